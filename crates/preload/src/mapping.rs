@@ -494,7 +494,7 @@ pub(crate) unsafe fn heed(at: *mut c_void, len: usize, advice: c_int) -> c_int {
     let advised: Result<(), i32> = match advice {
         libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => between_copies(|| {
             let advised = advise();
-            if state::config().is_some() {
+            if state::config().is_some() && !state::borrows() {
                 let parts = advised::parts((at, len), advised, again);
                 wiped::advised(&parts, advice == libc::MADV_WIPEONFORK);
             }
@@ -560,8 +560,7 @@ pub(crate) fn whole_pages(at: usize, len: usize) -> (usize, usize) {
 /// A fork may wait for it, so it waits for nothing of ours, but for a message to be read.
 pub(crate) fn between_copies<T>(change: impl FnOnce() -> T) -> T {
     match state::config() {
-        // Who only borrows our memory (`vfork`) may be killed in the middle of it, and nobody would know.
-        Some(_) if state::is_owner() => state::signals_blocked(|| wipes::change(change)),
+        Some(_) if !state::borrows() => state::signals_blocked(|| wipes::change(change)),
         // A child without Terrace may have been copied while others were at a change.
         _ => change(),
     }

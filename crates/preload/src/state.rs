@@ -122,6 +122,13 @@ pub(crate) fn is_owner() -> bool {
     owner() == sys::pid()
 }
 
+/// Whether the calling process only borrows its memory (`vfork`). It takes no lock and no turn of ours: it may
+/// be killed with them, and whose memory it is would wait for ever. Not asked for under a filter, where
+/// the question might be a program's end.
+pub(crate) fn borrows() -> bool {
+    !idle_priority::is_left_alone() && !is_owner()
+}
+
 /// Whether this is not a child that was made by a fork that we do not know of. Asks the kernel for nothing.
 pub(crate) fn has_owner() -> bool {
     owner() != 0

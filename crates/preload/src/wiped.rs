@@ -83,6 +83,7 @@ pub(crate) fn moved<E>(
 /// signals blocked: the handler of one that came meanwhile would wait for its own thread.
 fn is_marked(range: Range) -> bool {
     wiped::is_any()
+        && !state::borrows()
         && range.0.is_multiple_of(PAGE)
         && state::signals_blocked(|| wiped::is_marked(range))
 }

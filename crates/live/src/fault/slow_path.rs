@@ -52,7 +52,13 @@ impl Worker<'_> {
         self.serve_from(uffd, address, origin)
     }
 
-    fn serve_from(&mut self, uffd: Uffd, address: usize, origin: Option<usize>) -> Served {
+    /// Fills in a page from an address of the books; zeros, if from none.
+    pub(crate) fn serve_from(
+        &mut self,
+        uffd: Uffd,
+        address: usize,
+        origin: Option<usize>,
+    ) -> Served {
         let pager = self.pager;
         let own = uffd == pager.uffd();
         let Some(origin) = origin else {

@@ -56,6 +56,7 @@ mod child;
 mod children;
 mod handover;
 mod parent;
+mod raw_child;
 pub(crate) mod register;
 pub mod reset;
 pub(crate) mod shared_frames;

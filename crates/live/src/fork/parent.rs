@@ -192,9 +192,8 @@ impl Pager {
         self.wait_quiet(worker.id);
         self.read_all_changes(worker);
         self.settle(UNANNOUNCED, child, (0, 0));
-        self.fill_child(worker, UNANNOUNCED, child);
+        self.fill_raw_child(worker, UNANNOUNCED, child.uffd);
         self.freeze.deferred.lock().forget_child(UNANNOUNCED);
-        child.uffd.close();
         if !self.is_stopped() {
             self.stats().counters.forks_unmanaged.fetch_add(1, Relaxed);
             self.tell(Tell::Unannounced);
@@ -242,8 +241,7 @@ impl Pager {
                         continue;
                     }
                     self.settle(UNANNOUNCED, child, (0, 0));
-                    self.fill_child(worker, UNANNOUNCED, child);
-                    uffd.close();
+                    self.fill_raw_child(worker, UNANNOUNCED, uffd);
                     self.stats().counters.forks_unmanaged.fetch_add(1, Relaxed);
                 }
                 Some(event) => self.freeze.deferred.lock().push(event),
@@ -337,7 +335,7 @@ impl Pager {
             || self.fork.guarded.lock().iter().any(|range| (range.0..range.1).contains(&address))
     }
 
-    /// Brings in everything that is absent in a child.
+    /// Brings in everything that is absent in a child, of which the only thread is in our wrapper.
     fn fill_child(&self, worker: &mut Worker<'_>, number: usize, child: Child) {
         for (_, region) in self.regions.iter() {
             if child.uffd.is_orphan() {

@@ -22,6 +22,7 @@ struct Entry {
 const EMPTY: Entry = Entry { event: NOTHING, lacks: 0, between_copies: false };
 
 /// Address-space events in the order in which they were read.
+#[derive(Clone)]
 pub(crate) struct Deferred {
     events: Vec<Entry>,
     /// The first that has not been carried out; 0 where none has.
