@@ -535,10 +535,43 @@ fn a_run_that_is_killed_leaves_a_recording() {
         if old {
             assert_eq!(bench.read("out"), "old");
             let message = bench.says(&[&run[..9], &["true"]].concat(), 0);
-            assert!(message.contains("out.terrace-partial is replaced"), "{message}");
+            assert!(message.contains("already there, and left: out.terrace-partial ("), "{message}");
+            // It may be the only one there is.
+            let report = ["report", "--partial", left, "-o", "page.html"];
+            assert_eq!(bench.says(&report, 0), "", "{left}");
         }
         fs::remove_file(bench.path("out")).unwrap();
     }
+}
+
+/// What has the name already under which an output is begun is not known: it may be the only
+/// recording of a killed run, or a file of the user's.
+#[test]
+fn what_is_there_under_the_name_of_a_draft_stays() {
+    let bench = Bench::new();
+    let convert = ["convert", "a.lackey", "out"];
+    bench.write("out", "old");
+    bench.write("out.terrace-partial", "mine");
+    symlink("prog", bench.path("out.terrace-partial-2")).unwrap();
+    fs::create_dir(bench.path("out.terrace-partial-3")).unwrap();
+    let message = bench.says(&convert, 0);
+    assert_eq!(message.matches("already there, and left: ").count(), 1, "{message}");
+    assert!(message.contains("out.terrace-partial, "), "{message}");
+    assert_eq!(bench.says(&["check", "out"], 0), "");
+    assert_eq!(bench.read("out.terrace-partial"), "mine");
+    assert!(bench.path("out.terrace-partial-2").is_symlink());
+    assert!(bench.path("out.terrace-partial-3").is_dir());
+    assert!(!bench.path("out.terrace-partial-4").exists());
+    // The same where the output's own name is free.
+    fs::remove_file(bench.path("out")).unwrap();
+    bench.says(&convert, 0);
+    assert_eq!(bench.read("out.terrace-partial"), "mine");
+
+    for number in 4..10 {
+        bench.write(&format!("out.terrace-partial-{number}"), "mine");
+    }
+    let message = bench.says(&convert, 2);
+    assert!(message.contains("out.terrace-partial and 8 more"), "{message}");
 }
 
 /// A recording command that is told to end ends its program, and finishes the file. One that is
