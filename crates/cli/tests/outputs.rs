@@ -535,7 +535,10 @@ fn a_run_that_is_killed_leaves_a_recording() {
         if old {
             assert_eq!(bench.read("out"), "old");
             let message = bench.says(&[&run[..9], &["true"]].concat(), 0);
-            assert!(message.contains("already there, and left: out.terrace-partial ("), "{message}");
+            assert!(
+                message.contains("already there, and left: out.terrace-partial ("),
+                "{message}"
+            );
             // It may be the only one there is.
             let report = ["report", "--partial", left, "-o", "page.html"];
             assert_eq!(bench.says(&report, 0), "", "{left}");
