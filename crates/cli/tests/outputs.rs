@@ -577,6 +577,16 @@ fn what_is_there_under_the_name_of_a_draft_stays() {
     assert!(message.contains("out.terrace-partial and 8 more"), "{message}");
 }
 
+/// Not every editor ends the last line, so that such a file of the user's is taken.
+#[test]
+fn a_file_whose_last_line_has_no_end_is_told_of() {
+    let bench = Bench::new();
+    assert_eq!(bench.says(&["check", "tiers"], 0), "");
+    bench.write("tiers", bench.read("tiers").trim_end());
+    let message = bench.says(&["check", "tiers"], 0);
+    assert!(message.contains("warning: tiers: its last line has no end"), "{message}");
+}
+
 /// A recording command that is told to end ends its program, and finishes the file. One that is
 /// killed leaves what `--partial` reads.
 #[test]

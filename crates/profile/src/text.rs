@@ -22,8 +22,8 @@
 //!
 //! The version stands first. What is not known is refused with its line and field: a benefit
 //! that was misread would be paid for. So is a file that was cut: its head counts what follows, and
-//! its last line has an end. Files of version 1 need no counts, and none of rules. An eager rule has no benefit, as it is no amount of
-//! anything; CBMM's files give it a 1, which its kernel compares with thousands of cycles.
+//! its last line has an end. Files of version 1 need no counts, and none of rules. An eager rule has
+//! no benefit, as it is no amount of anything; CBMM's files give it a 1, which its kernel compares with thousands of cycles.
 
 use core::str::FromStr;
 use std::collections::BTreeSet;
@@ -346,7 +346,7 @@ impl Profile {
             return Err(at(1)((Some("version".to_owned()), message)));
         };
         let is_counted = version > OLDEST;
-        if is_counted && !text.ends_with('\n') {
+        if !text.ends_with('\n') {
             // Its number may have lost digits, or a rule a condition.
             let name =
                 text.lines().next_back().and_then(|line| line.split_ascii_whitespace().next());
@@ -804,12 +804,13 @@ mod tests {
     fn a_file_of_the_first_version_is_read() {
         let first = include_str!("../tests/golden/recorded-1.profile");
         assert_eq!(Profile::parse("p", first), Ok(example()));
-        assert_eq!(Profile::parse("p", first.trim_end()), Ok(example()), "without a last end");
+        let cut = Profile::parse("p", first.trim_end()).expect_err("without a last end");
+        assert!(cut.message.contains("its line has no end"), "{cut}");
         let uncounted = first.replace("places 7\n", "");
         assert_eq!(Profile::parse("p", &uncounted), Ok(example()));
         let lines: Vec<_> = first.lines().collect();
         for kept in 7..lines.len() - 1 {
-            let cut = lines[..kept].join("\n");
+            let cut = lines[..kept].join("\n") + "\n";
             let error = Profile::parse("p", &cut).expect_err("it is cut").to_string();
             assert!(error.starts_with(&format!("p:{kept}: field `places`")), "{error}");
         }
