@@ -183,7 +183,9 @@ fn check(file: &Path) -> Result<Content, Failure> {
     if is_event_header(&first) {
         return check_events(&name, whole);
     }
-    let text = terrace_core::text::read_text_from(whole).map_err(|_| unknown())?;
+    let text = terrace_core::text::read_text_from(whole).map_err(|error| {
+        if terrace_profile::text::is_meant(&first) { bad(error) } else { unknown() }
+    })?;
     if text.trim().is_empty() {
         return Err(Failure::bad_input(format!("{name}: the file is empty")));
     }
