@@ -652,6 +652,39 @@ fn ends_by(signal: Signal, whole: bool) {
     }
 }
 
+/// A profile of a run that was told to end is of what the program did until then.
+#[test]
+fn a_profile_is_finished_when_its_command_is_interrupted() {
+    let bench = Bench::new();
+    let record = ["profile", "record", "-o", "out", "--", "/bin/cat"];
+    let mut child = bench
+        .command(&record)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // What it gives back shows that it runs.
+    let mut input = child.stdin.take().unwrap();
+    let begun = input.write_all(b"a line\n");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    if line.is_empty() {
+        assert_eq!(child.wait().unwrap().code(), Some(3));
+        eprintln!("SKIPPED: nothing here records");
+        return;
+    }
+    begun.unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    drop(input);
+
+    assert_eq!(output.status.code(), Some(143), "{output:?}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("signal 15 ended the program"), "{message}");
+    assert_eq!(bench.says(&["check", "out"], 0), "");
+}
+
 /// What Terrace could not write is told, and is not the program's failure.
 #[test]
 fn a_program_s_status_is_its_own_whatever_cannot_be_written() {
