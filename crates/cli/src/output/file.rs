@@ -282,9 +282,6 @@ impl Files {
                 }
                 Err(e) => return Err(e),
                 Ok(facts) => {
-                    if facts.is_file() && facts.len() > 0 && is_being_written(&path) {
-                        return Err(io::ErrorKind::WouldBlock.into());
-                    }
                     let owners =
                         [Some(rustix::process::geteuid().as_raw()), there.map(Metadata::uid)];
                     let is_read = self.input(Some(Identity::from(&facts))).is_some();
@@ -295,6 +292,9 @@ impl Files {
                         && owners.contains(&Some(facts.uid()))
                         && !is_read;
                     if !is_free {
+                        if facts.is_file() && is_being_written(&path) {
+                            return Err(io::ErrorKind::WouldBlock.into());
+                        }
                         // Who names it to the command knows that it is there.
                         if !is_read && self.mentioned(&path).is_none() {
                             left.push(path.display().to_string());
