@@ -183,42 +183,55 @@ fn check(file: &Path) -> Result<Content, Failure> {
     if is_event_header(&first) {
         return check_events(&name, whole);
     }
-    let text = terrace_core::text::read_text_from(whole).map_err(|_| unknown())?;
+    let text = terrace_core::text::read_text_from(whole).map_err(|error| {
+        if terrace_profile::text::is_meant(&first) { bad(error) } else { unknown() }
+    })?;
     if text.trim().is_empty() {
         return Err(Failure::bad_input(format!("{name}: the file is empty")));
     }
-    if terrace_profile::text::is_meant(&text) {
-        let profile = Profile::parse(&name, &text).map_err(Failure::bad_input)?;
+    let content = check_text(&name, &text)?.ok_or_else(unknown)?;
+    // Not everybody's editor ends the last line.
+    if !text.ends_with('\n') {
+        output::warn(format_args!("{name}: its last line has no end: the file may have been cut"));
+    }
+    Ok(content)
+}
+
+/// Checks a file that people write, or can; `None` of what is none that is known.
+fn check_text(name: &str, text: &str) -> Result<Option<Content>, Failure> {
+    let content = if terrace_profile::text::is_meant(text) {
+        let profile = Profile::parse(name, text).map_err(Failure::bad_input)?;
         let (regions, rules) = (profile.regions.len(), profile.rules.len());
-        Ok(Content::Profile { program: profile.program, regions, rules })
-    } else if CostsFile::is_meant(&text) {
-        let costs = CostsFile::parse(&name, &text).map_err(Failure::bad_input)?;
+        Content::Profile { program: profile.program, regions, rules }
+    } else if CostsFile::is_meant(text) {
+        let costs = CostsFile::parse(name, text).map_err(Failure::bad_input)?;
         let Fingerprint { processor, kernel, .. } = costs.machine;
-        Ok(Content::Costs { processor, kernel })
-    } else if MeasuredCosts::is_meant(&text) {
-        let costs = MeasuredCosts::parse(&name, &text).map_err(Failure::bad_input)?;
-        Ok(Content::MmCosts { pieces: costs.costs.len() })
-    } else if KernelCosts::is_meant(&text) {
-        KernelCosts::parse(&name, &text).map_err(Failure::bad_input)?;
-        Ok(Content::KernelCosts)
-    } else if Ladder::is_meant(&text) {
-        let ladder = LadderFile::parse(&name, &text).map_err(Failure::bad_input)?;
-        Ok(Content::Ladder { tiers: ladder.names() })
-    } else if Config::is_meant(&text) {
-        let config = Config::parse(&name, &text).map_err(Failure::bad_input)?;
-        Ok(Content::Provision { policy: config.policy.to_string() })
-    } else if looks_like_memory(&text) {
-        let memory = MemoryFile::parse(&name, &text).map_err(Failure::bad_input)?;
+        Content::Costs { processor, kernel }
+    } else if MeasuredCosts::is_meant(text) {
+        let costs = MeasuredCosts::parse(name, text).map_err(Failure::bad_input)?;
+        Content::MmCosts { pieces: costs.costs.len() }
+    } else if KernelCosts::is_meant(text) {
+        KernelCosts::parse(name, text).map_err(Failure::bad_input)?;
+        Content::KernelCosts
+    } else if Ladder::is_meant(text) {
+        let ladder = LadderFile::parse(name, text).map_err(Failure::bad_input)?;
+        Content::Ladder { tiers: ladder.names() }
+    } else if Config::is_meant(text) {
+        let config = Config::parse(name, text).map_err(Failure::bad_input)?;
+        Content::Provision { policy: config.policy.to_string() }
+    } else if looks_like_memory(text) {
+        let memory = MemoryFile::parse(name, text).map_err(Failure::bad_input)?;
         let channels = memory.channel.channels.value;
         let capacity = memory.channel_capacity() * u64::from(channels);
-        Ok(Content::Memory { name: memory.name, channels, capacity })
-    } else if looks_like_machine(&text) {
-        let machine = terrace_sim::machines::parse(&name, &text).map_err(Failure::bad_input)?;
+        Content::Memory { name: memory.name, channels, capacity }
+    } else if looks_like_machine(text) {
+        let machine = terrace_sim::machines::parse(name, text).map_err(Failure::bad_input)?;
         let tiers = machine.tiers.into_iter().map(|tier| tier.name).collect();
-        Ok(Content::Machine { name: machine.name, tiers })
+        Content::Machine { name: machine.name, tiers }
     } else {
-        Err(unknown())
-    }
+        return Ok(None);
+    };
+    Ok(Some(content))
 }
 
 fn check_zones(name: &str, input: impl BufRead) -> Result<Content, Failure> {

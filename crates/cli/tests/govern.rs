@@ -91,7 +91,8 @@ fn the_report_is_one_for_people_too_and_figures_are_served() {
     assert!(output.status.success(), "{output:?}");
     let text =
         String::from_utf8(output.stderr).unwrap() + &String::from_utf8(output.stdout).unwrap();
-    for word in ["ended well after", "resident", "slowdown", "terrace"] {
+    // It ended before there was a curve, which is said.
+    for word in ["ended well after", "resident", "slowdown", "terrace", "nothing is forecast: it"] {
         assert!(text.contains(word), "{word}: {text}");
     }
 }

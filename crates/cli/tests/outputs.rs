@@ -535,10 +535,56 @@ fn a_run_that_is_killed_leaves_a_recording() {
         if old {
             assert_eq!(bench.read("out"), "old");
             let message = bench.says(&[&run[..9], &["true"]].concat(), 0);
-            assert!(message.contains("out.terrace-partial is replaced"), "{message}");
+            assert!(
+                message.contains("already there, and left: out.terrace-partial ("),
+                "{message}"
+            );
+            // It may be the only one there is.
+            let report = ["report", "--partial", left, "-o", "page.html"];
+            assert_eq!(bench.says(&report, 0), "", "{left}");
         }
         fs::remove_file(bench.path("out")).unwrap();
     }
+}
+
+/// What has the name already under which an output is begun is not known: it may be the only
+/// recording of a killed run, or a file of the user's.
+#[test]
+fn what_is_there_under_the_name_of_a_draft_stays() {
+    let bench = Bench::new();
+    let convert = ["convert", "a.lackey", "out"];
+    bench.write("out", "old");
+    bench.write("out.terrace-partial", "mine");
+    symlink("prog", bench.path("out.terrace-partial-2")).unwrap();
+    fs::create_dir(bench.path("out.terrace-partial-3")).unwrap();
+    let message = bench.says(&convert, 0);
+    assert_eq!(message.matches("already there, and left: ").count(), 1, "{message}");
+    assert!(message.contains("out.terrace-partial, "), "{message}");
+    assert_eq!(bench.says(&["check", "out"], 0), "");
+    assert_eq!(bench.read("out.terrace-partial"), "mine");
+    assert!(bench.path("out.terrace-partial-2").is_symlink());
+    assert!(bench.path("out.terrace-partial-3").is_dir());
+    assert!(!bench.path("out.terrace-partial-4").exists());
+    // The same where the output's own name is free.
+    fs::remove_file(bench.path("out")).unwrap();
+    bench.says(&convert, 0);
+    assert_eq!(bench.read("out.terrace-partial"), "mine");
+
+    for number in 4..10 {
+        bench.write(&format!("out.terrace-partial-{number}"), "mine");
+    }
+    let message = bench.says(&convert, 2);
+    assert!(message.contains("out.terrace-partial and 8 more"), "{message}");
+}
+
+/// Not every editor ends the last line, so that such a file of the user's is taken.
+#[test]
+fn a_file_whose_last_line_has_no_end_is_told_of() {
+    let bench = Bench::new();
+    assert_eq!(bench.says(&["check", "tiers"], 0), "");
+    bench.write("tiers", bench.read("tiers").trim_end());
+    let message = bench.says(&["check", "tiers"], 0);
+    assert!(message.contains("warning: tiers: its last line has no end"), "{message}");
 }
 
 /// A recording command that is told to end ends its program, and finishes the file. One that is
@@ -604,6 +650,39 @@ fn ends_by(signal: Signal, whole: bool) {
         assert!(message.contains("warning: only a part was used"), "{message}");
         assert_eq!(bench.says(&["check", "whole"], 0), "");
     }
+}
+
+/// A profile of a run that was told to end is of what the program did until then.
+#[test]
+fn a_profile_is_finished_when_its_command_is_interrupted() {
+    let bench = Bench::new();
+    let record = ["profile", "record", "-o", "out", "--", "/bin/cat"];
+    let mut child = bench
+        .command(&record)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // What it gives back shows that it runs.
+    let mut input = child.stdin.take().unwrap();
+    let begun = input.write_all(b"a line\n");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    if line.is_empty() {
+        assert_eq!(child.wait().unwrap().code(), Some(3));
+        eprintln!("SKIPPED: nothing here records");
+        return;
+    }
+    begun.unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    drop(input);
+
+    assert_eq!(output.status.code(), Some(143), "{output:?}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("signal 15 ended the program"), "{message}");
+    assert_eq!(bench.says(&["check", "out"], 0), "");
 }
 
 /// What Terrace could not write is told, and is not the program's failure.

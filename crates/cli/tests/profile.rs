@@ -253,6 +253,7 @@ fn profiles_go_to_cbmm_s_format_and_back_and_merge() {
     refuses(unlike.arg(&plain).arg(&copy), "copy counts cycles of another machine or clock than");
     fs::write(&copy, b"terrace-profile 1\nprogram \xff\n").unwrap();
     refuses(terrace().args(["profile", "show"]).arg(&copy), "copy: line 2: is not text (UTF-8)");
+    refuses(terrace().arg("check").arg(&copy), "copy: line 2: is not text (UTF-8)");
     fs::write(&csv, "huge,heap,1\neager,heap,7\n").unwrap();
     let import = terrace().args(["profile", "import", "--horizon", "1s", "-o"]).arg(&imported);
     refuses(import.arg(&csv), "again.csv:2: field `benefit`");

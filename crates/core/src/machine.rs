@@ -299,6 +299,21 @@ pub fn parse_document<T: de::DeserializeOwned>(
     }
 }
 
+/// Refuses a file that a command writes if its last line has no end: it was cut, and a number
+/// there may have lost digits.
+pub fn refuse_cut(file: &str, text: &str) -> Result<(), MachineError> {
+    if text.ends_with('\n') {
+        return Ok(());
+    }
+    let line = text.lines().count().max(1);
+    Err(MachineError {
+        file: file.to_owned(),
+        line,
+        field: field_at(text, line),
+        message: "its line has no end: the file was cut".to_owned(),
+    })
+}
+
 /// The key that stands on a line, with its table's name before it.
 pub(crate) fn field_at(text: &str, line: usize) -> Option<String> {
     let mut table = String::new();

@@ -22,8 +22,8 @@
 //!
 //! The version stands first. What is not known is refused with its line and field: a benefit
 //! that was misread would be paid for. So is a file that was cut: its head counts what follows, and
-//! its last line has an end. Files of version 1 need no counts, and none of rules. An eager rule has no benefit, as it is no amount of
-//! anything; CBMM's files give it a 1, which its kernel compares with thousands of cycles.
+//! its last line has an end. Files of version 1 need no counts, and none of rules. An eager rule has
+//! no benefit, as it is no amount of anything; CBMM's files give it a 1, which its kernel compares with thousands of cycles.
 
 use core::str::FromStr;
 use std::collections::BTreeSet;
@@ -157,10 +157,10 @@ fn shown(word: &str) -> String {
 #[derive(Default)]
 struct Seen {
     keys: BTreeSet<Key>,
-    /// Cycles that all ranges avert, each in one mapping: no more than there are walks.
+    /// Cycles that all ranges avert in a run, at least: no more than there are walks.
     averted: u128,
-    /// Huge pages of these ranges.
-    slots: u64,
+    /// Huge pages of these ranges, in all mappings that count.
+    slots: u128,
 }
 
 /// How many lines of each kind follow the head, as it says.
@@ -346,7 +346,7 @@ impl Profile {
             return Err(at(1)((Some("version".to_owned()), message)));
         };
         let is_counted = version > OLDEST;
-        if is_counted && !text.ends_with('\n') {
+        if !text.ends_with('\n') {
             // Its number may have lost digits, or a rule a condition.
             let name =
                 text.lines().next_back().and_then(|line| line.split_ascii_whitespace().next());
@@ -425,12 +425,16 @@ impl Profile {
                 if range.end().get() > region.len.get().next_multiple_of(SLOT.get()) {
                     return wrong("len", "reaches beyond the region's end");
                 }
-                seen.averted += u128::from(range.averted.get()) * u128::from(range.slots());
-                seen.slots += range.slots();
+                // Of a region of several runs, all may be averted in one that had one mapping of it.
+                let mappings = if region.seen == 1 { region.instances } else { 1 };
+                let slots = u128::from(range.slots()) * u128::from(mappings);
+                let averted = u128::from(range.averted.get()).saturating_mul(slots);
+                seen.averted = seen.averted.saturating_add(averted);
+                seen.slots += slots;
+                let most = u128::from(Self::most_walks(self.clock, self.horizon).get());
                 // Each huge page may be rounded by itself.
-                let most = Self::most_walks(self.clock, self.horizon);
-                let most = self.walks.map_or(most, |walks| most.min(walks + Cycles(seen.slots)));
-                if seen.averted > u128::from(most.get()) {
+                let walks = self.walks.map(|walks| u128::from(walks.get()) + seen.slots);
+                if seen.averted > walks.map_or(most, |walks| most.min(walks)) {
                     let of = match self.walks {
                         Some(walks) => format!("than all walks of the run take, {walks}"),
                         None => "than all processors have in the horizon".to_owned(),
@@ -735,23 +739,26 @@ mod tests {
     /// measured, and would be paid for all the same.
     #[test]
     fn what_no_run_can_have_is_refused() {
-        let good = example().to_text().replace("runs 2\n", "runs 2\nwalks 2138077cycles\n");
+        let good = example().to_text().replace("runs 2\n", "runs 2\nwalks 2394077cycles\n");
         let read = |from: &str, to: &str| Profile::parse("p", &good.replacen(from, to, 1));
         assert!(read("runs", "runs").is_ok());
         for (from, to, names) in [
-            ("walks 2138077", "walks 0", "p:11: field `averted`: comes to more"),
-            ("walks 2138077", "walks 2000077", "p:12: field `averted`: comes to more"),
+            ("walks 2394077", "walks 0", "p:11: field `averted`: comes to more"),
+            ("walks 2394077", "walks 2000077", "p:12: field `averted`: comes to more"),
+            // Three mappings of one name in the run that had it.
+            ("walks 2394077", "walks 2138077", "p:14: field `averted`: comes to more"),
+            ("instances=3", "instances=4294967295", "p:14: field `averted`: comes to more"),
             ("averted=1000000cycles", "averted=9000000000000000cycles", "p:11: field `averted`"),
-            ("walks 2138077", "walks 9000000000000000", "p:7: field `walks`: takes more time"),
+            ("walks 2394077", "walks 9000000000000000", "p:7: field `walks`: takes more time"),
             // Only the end of the head shows that it cannot be; what is wrong stands above it.
             ("horizon 1500000000ns", "horizon 1ns", "p:7: field `walks`: takes more time"),
             ("averted=41534456", "averted=9000000000000000", "field `averted`: is more than"),
-            ("walks 2138077cycles\n", "build-id XYZ\n", "field `build-id`"),
+            ("walks 2394077cycles\n", "build-id XYZ\n", "field `build-id`"),
         ] {
             let error = read(from, to).expect_err(to).to_string();
             assert!(error.contains(names), "{to}: {error}");
         }
-        let unknown = good.replace("walks 2138077cycles\n", "");
+        let unknown = good.replace("walks 2394077cycles\n", "");
         let more = unknown.replacen("averted=1000000cycles", "averted=90000000000000cycles", 1);
         let error = Profile::parse("p", &more).expect_err("more than the horizon has");
         assert!(error.to_string().contains("p:10: field `averted`"), "{error}");
@@ -804,12 +811,13 @@ mod tests {
     fn a_file_of_the_first_version_is_read() {
         let first = include_str!("../tests/golden/recorded-1.profile");
         assert_eq!(Profile::parse("p", first), Ok(example()));
-        assert_eq!(Profile::parse("p", first.trim_end()), Ok(example()), "without a last end");
+        let cut = Profile::parse("p", first.trim_end()).expect_err("without a last end");
+        assert!(cut.message.contains("its line has no end"), "{cut}");
         let uncounted = first.replace("places 7\n", "");
         assert_eq!(Profile::parse("p", &uncounted), Ok(example()));
         let lines: Vec<_> = first.lines().collect();
         for kept in 7..lines.len() - 1 {
-            let cut = lines[..kept].join("\n");
+            let cut = lines[..kept].join("\n") + "\n";
             let error = Profile::parse("p", &cut).expect_err("it is cut").to_string();
             assert!(error.starts_with(&format!("p:{kept}: field `places`")), "{error}");
         }

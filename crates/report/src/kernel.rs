@@ -1,7 +1,7 @@
 //! The report of a run with the kernel's engine: the kernel served the faults, Terrace made room.
 
 use serde::{Deserialize, Serialize};
-use terrace_core::{Bytes, Nanos};
+use terrace_core::{Bytes, Nanos, PageSize};
 use terrace_kernel::division::Divided;
 use terrace_kernel::engine::stats::Stats;
 use terrace_kernel::observe::Choice;
@@ -96,9 +96,11 @@ impl KernelReport {
         is_there && self.budget + self.most_above() <= most_allowed(self.budget, self.holds_store)
     }
 
-    /// How well what lies in zram is compressed; `None` where nothing does.
+    /// How well what lies in zram is compressed; `None` where nothing does but the header that makes
+    /// a device a swap area.
     pub fn ratio(&self) -> Option<f64> {
-        let held = self.store.filter(|held| !held.memory.is_zero() && !held.original.is_zero())?;
+        let headers = PageSize::Base.bytes() * self.swap.devices.len().max(1) as u64;
+        let held = self.store.filter(|held| !held.memory.is_zero() && held.original > headers)?;
         Some(held.original.as_f64() / held.memory.as_f64())
     }
 }
@@ -191,6 +193,9 @@ pub(crate) mod tests {
         assert_eq!(report.ratio(), None);
         report.store = Some(Held::default());
         assert_eq!(report.ratio(), None);
+        let (original, memory) = (Bytes::kib(4), Bytes::kib(20));
+        report.store = Some(Held { original, memory, peak: memory });
+        assert_eq!(report.ratio(), None, "the header of the swap area");
         let (original, memory) = (Bytes::mib(30), Bytes::mib(10));
         report.store = Some(Held { original, memory, peak: memory });
         assert_eq!(report.ratio(), Some(3.0));

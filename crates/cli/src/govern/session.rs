@@ -161,6 +161,10 @@ impl Session {
                 lacks.push(format!("{} processes could not be looked at", output::count(n as u64)));
             }
         }
+        // What keeps processes from being looked at was said already.
+        if let Some(lack) = self.curves.lack().filter(|_| !self.is_blind) {
+            lacks.push(format!("nothing is forecast: {lack}"));
+        }
         let areas = swap::areas(&Root::machine());
         let devices: Vec<u32> = areas.iter().filter_map(swap::SwapArea::zram).collect();
         GovernReport {

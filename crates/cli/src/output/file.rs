@@ -4,7 +4,9 @@
 //!
 //! An output whose place is free is written there. Where a file is already, the new one is
 //! written beside it, as `FILE.terrace-partial`, and takes its place when it is complete. So is
-//! what is of no use before it is complete ([`Kind::Whole`]). Both are locked meanwhile.
+//! what is of no use before it is complete ([`Kind::Whole`]). Both are locked meanwhile. What has
+//! that name already stays as it is, and the new file gets a number: it may be all that is left of
+//! a command that was killed.
 //!
 //! What a program reads is known only in part. A file that an argument of the program names, or
 //! seems to name, is not replaced.
@@ -25,9 +27,11 @@ use super::place::{Identity, Place, directory};
 use super::{drafts, warn};
 use crate::failure::Failure;
 
-/// What the name of a file ends with that is not complete. The second is for when what the first
-/// names is being read.
-const ENDINGS: [&str; 2] = [".terrace-partial", ".terrace-partial-2"];
+/// What the name of a file ends with that is not complete. From the second on a number follows:
+/// what is there already under the names before is not touched.
+const ENDING: &str = ".terrace-partial";
+/// How many such names are tried. Whoever has so many should look at them.
+const NAMES: u32 = 9;
 /// The longest name of a file.
 const NAME: usize = 255;
 /// How often files change under our hands before we give up.
@@ -251,9 +255,7 @@ impl Files {
         };
         lock(&file)?;
         // Another command may be about to put one here.
-        let busy = File::open(beside(&target, ENDINGS[0]))
-            .is_ok_and(|draft| matches!(draft.try_lock_shared(), Err(TryLockError::WouldBlock)));
-        if busy {
+        if drafts_of(&target).any(|draft| is_being_written(&draft)) {
             let _ = fs::remove_file(&target);
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -267,42 +269,84 @@ impl Files {
         there: Option<&Metadata>,
         kind: Kind,
     ) -> io::Result<Option<(File, PathBuf)>> {
-        for ending in ENDINGS {
-            let path = beside(target, ending);
-            // A link that somebody else has put here is not followed, and for the reader of a
-            // FIFO is not waited.
-            let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let mut left = Vec::new();
+        for path in drafts_of(target) {
             let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(false);
-            let file = options.custom_flags(flags.bits() as i32).open(&path)?;
-            let facts = file.metadata()?;
-            if self.input(Some(Identity::from(&facts))).is_some()
-                || (facts.len() > 0 && self.mentioned(&path).is_some())
-            {
-                continue;
-            }
-            let owners = [Some(rustix::process::geteuid().as_raw()), there.map(Metadata::uid)];
-            if !facts.is_file() || !owners.contains(&Some(facts.uid())) {
-                return Err(io::Error::other(format!("{} is in the way", path.display())));
-            }
+            options.read(true).write(true).custom_flags(WITHOUT_WAIT);
+            let file = match fs::symlink_metadata(&path) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                    match options.create_new(true).open(&path) {
+                        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+                        made => made?,
+                    }
+                }
+                Err(e) => return Err(e),
+                Ok(facts) => {
+                    let owners =
+                        [Some(rustix::process::geteuid().as_raw()), there.map(Metadata::uid)];
+                    let is_read = self.input(Some(Identity::from(&facts))).is_some();
+                    // Another command may have made an empty one in this moment: who locks it
+                    // first has it. Nothing is lost with it.
+                    let is_free = facts.is_file()
+                        && facts.len() == 0
+                        && owners.contains(&Some(facts.uid()))
+                        && !is_read;
+                    if !is_free {
+                        if facts.is_file() && is_being_written(&path) {
+                            return Err(io::ErrorKind::WouldBlock.into());
+                        }
+                        // Who names it to the command knows that it is there.
+                        if !is_read && self.mentioned(&path).is_none() {
+                            left.push(path.display().to_string());
+                        }
+                        continue;
+                    }
+                    match options.open(&path) {
+                        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+                        opened => opened?,
+                    }
+                }
+            };
             lock(&file)?;
-            if !is_still(&path, &file)? {
+            if !is_still(&path, &file)? || file.metadata()?.len() > 0 {
                 return Ok(None);
             }
-            if facts.len() > 0 {
+            if !left.is_empty() {
                 warn(format_args!(
-                    "{} is replaced: what an earlier command left that was killed",
-                    path.display()
+                    "already there, and left: {} (of a command that was killed, or yours)",
+                    left.join(", ")
                 ));
             }
-            file.set_len(0)?;
             if kind != Kind::Recording {
                 drafts::begin(&path);
             }
             return Ok(Some((file, path)));
         }
-        Err(io::Error::other("what would be written beside it is being read"))
+        Err(io::Error::other(format!(
+            "{} and {} more of that name are in the way: keep what you need of them under other \
+             names, and remove the rest",
+            beside(target, ENDING).display(),
+            NAMES - 1
+        )))
     }
+}
+
+/// A link that somebody else has put there is not followed, and for the reader of a FIFO is not
+/// waited.
+const WITHOUT_WAIT: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits() as i32;
+
+/// The names for what is written beside a file, in the order in which they are tried.
+fn drafts_of(target: &Path) -> impl Iterator<Item = PathBuf> {
+    (1..=NAMES).map(move |number| match number {
+        1 => beside(target, ENDING),
+        _ => beside(target, &format!("{ENDING}-{number}")),
+    })
+}
+
+/// Whether another command has it locked.
+fn is_being_written(draft: &Path) -> bool {
+    let file = OpenOptions::new().read(true).custom_flags(WITHOUT_WAIT).open(draft);
+    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 /// What a file must not be that an option names, and another names as well.

@@ -79,13 +79,18 @@ impl Args {
         recorder::names(&mut files, &self.program)?;
         names_machine(&mut files, "--machine", &self.machine);
         let out = files.writes("--output", &self.output, Kind::Whole)?;
-        output::remove_when_interrupted();
+        // An interrupt goes to the program, whose end is that of the profile.
         let first = self.run(&machine)?;
         if first.counts.accesses == 0 {
             return Err(Failure::failed("nothing was recorded: is it an x86-64 program?"));
         }
         let named = out.path().is_some();
         out.write_whole(first.profile.to_text().as_bytes())?;
+        if let End::Killed(signal) = first.end {
+            output::warn(format_args!(
+                "signal {signal} ended the program: the profile is of what it did until then"
+            ));
+        }
         if !first.counts.touched_at_random.is_zero() {
             output::warn(format_args!(
                 "{} lie in mappings whose pages are touched for the first time in random order: \
@@ -95,6 +100,8 @@ impl Args {
             ));
         }
         let again = if self.again {
+            // A comparison with a part of a run says nothing, and the profile is written.
+            output::remove_when_interrupted();
             let second = self.run(&machine)?;
             let difference = Difference::new(&first.profile, &second.profile);
             let Difference { after: averted, matched, .. } = difference;

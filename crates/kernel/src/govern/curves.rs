@@ -71,6 +71,18 @@ impl Curves {
         self.whole.len()
     }
 
+    /// Why nothing can be forecast from what is known; `None` if it can.
+    pub fn lack(&self) -> Option<&'static str> {
+        if self.known().iter().any(|curve| curve.points.len() > 1) {
+            return None;
+        }
+        Some(if self.begun.is_none() && self.waited as u64 > self.looks() {
+            "memory grew all the time, and what is new has been touched whatever becomes of it"
+        } else {
+            "it ended before two times were looked at"
+        })
+    }
+
     /// How many processes could not be looked at the last time.
     pub fn denied(&self) -> usize {
         self.denied
@@ -134,12 +146,16 @@ impl Curves {
     /// Whether memory grows, or too little is known to say. A program that has nothing yet is about to begin.
     fn still_grows(&mut self, resident: Bytes) -> bool {
         self.growing.push_back(resident);
-        let looks = (self.longest.get() / Nanos::SECOND.get() / 4).clamp(1, STEADY);
-        if self.growing.len() as u64 <= looks {
+        if self.growing.len() as u64 <= self.looks() {
             return true;
         }
         let before = self.growing.pop_front().unwrap_or_default();
         before.is_zero() || resident > before + before / GROWTH
+    }
+
+    /// How many looks tell whether memory grows.
+    fn looks(&self) -> u64 {
+        (self.longest.get() / Nanos::SECOND.get() / 4).clamp(1, STEADY)
     }
 
     /// What was idle for at least these times at the last look: the median of all curves.

@@ -1,8 +1,10 @@
 use super::control::{self, Control};
+use super::curves::Curves;
 use super::look::Look;
 use super::slowdown::{FAULT, Slowdown, Source};
 use super::working_set::{Curve, Point, forecast};
 use super::*;
+use crate::files::Root;
 
 const SECOND: Nanos = Nanos::seconds(1);
 
@@ -436,6 +438,23 @@ fn new_memory_is_not_taken_for_what_comes_back() {
         point.resident = Bytes::mib(64 + i as u64 * 64);
     }
     assert_eq!(curve.saving(1e-9).unwrap().out, Bytes::mib(64));
+}
+
+/// Whoever reads a report without a forecast wants to know what keeps it from being one.
+#[test]
+fn what_keeps_a_forecast_from_being_made_is_known() {
+    let mut curves = Curves::new(Root::at("/nonexistent"), Nanos::seconds(4));
+    let mut look = |second: u64, mib: u64| {
+        curves.step(Nanos::seconds(second), &[], Nanos::ZERO, Bytes::mib(mib));
+        curves.lack()
+    };
+    assert!(look(1, 10).is_some_and(|lack| lack.contains("ended before")));
+    assert!(look(2, 20).is_some_and(|lack| lack.contains("grew all the time")));
+    assert!(look(3, 40).is_some_and(|lack| lack.contains("grew all the time")));
+    // It stands still, and two times are looked at.
+    assert!(look(4, 40).is_some_and(|lack| lack.contains("ended before")));
+    assert!(look(5, 40).is_some());
+    assert_eq!(look(6, 40), None);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::io;
 use serde::Serialize;
 
 use super::group::Group;
-use super::records::{Records, RunRecord, boot};
+use super::records::{Found, Records, RunRecord, boot};
 use super::zswap::{self, ZswapRecord};
 use super::{Site, zram};
 
@@ -40,12 +40,25 @@ impl Cleaned {
     fn keep(&mut self, what: String, why: &dyn Display, in_use: bool) {
         self.kept.push(Remaining { what, why: why.to_string(), in_use });
     }
+
+    /// The records that could be read. What the others were about is not known, and stays.
+    fn readable<T>(&mut self, found: Vec<Found<T>>) -> Vec<T> {
+        let mut readable = Vec::new();
+        for Found { name, record } in found {
+            match record {
+                Ok(record) => readable.push(record),
+                Err(e) => self.keep(format!("what {name} says"), &e, false),
+            }
+        }
+        readable
+    }
 }
 
 /// Undoes what belongs to no living process.
 ///
 /// # Errors
-/// If the records cannot be read. What cannot be undone is no error, but [`Cleaned::kept`].
+/// If there is no getting at the records. What cannot be undone is no error, but
+/// [`Cleaned::kept`]; so is a record that cannot be read.
 pub fn clean(site: &Site) -> io::Result<Cleaned> {
     let records = Records::open(&site.records)?;
     undo(site, &records, None)
@@ -57,7 +70,12 @@ pub(super) fn undo(site: &Site, records: &Records, over: Option<&str>) -> io::Re
     let mut cleaned = Cleaned::default();
     let mut in_use = BTreeSet::<u32>::new();
     let mut zswap_in_use = false;
-    let runs = records.runs()?;
+    let found = records.runs()?;
+    // Which devices such a run swaps to is not known: it may be any.
+    let all_in_use =
+        found.iter().any(|found| found.record.is_err() && found.is_of_living_run(root));
+    zswap_in_use |= all_in_use;
+    let runs = cleaned.readable(found);
     let lives = |run: &RunRecord| {
         over != Some(&run.name()) && run.owner.is_of_this_boot(root) && run.owner.is_alive(root)
     };
@@ -103,7 +121,11 @@ pub(super) fn undo(site: &Site, records: &Records, over: Option<&str>) -> io::Re
         }
         records.remove(&name)?;
     }
-    if let Some(zswap) = records.zswap()?.filter(|_| !zswap_in_use) {
+    let zswap = records.zswap().unwrap_or_else(|e| {
+        cleaned.keep(format!("what {} says", ZswapRecord::NAME), &e, false);
+        None
+    });
+    if let Some(zswap) = zswap.filter(|_| !zswap_in_use) {
         if zswap.boot == boot(root) {
             match zswap::end(root, &zswap) {
                 Ok(()) => {
@@ -116,14 +138,14 @@ pub(super) fn undo(site: &Site, records: &Records, over: Option<&str>) -> io::Re
             records.remove(ZswapRecord::NAME)?;
         }
     }
-    for device in records.devices()? {
+    for device in cleaned.readable(records.found_devices()?) {
         let name = device.name();
         if device.boot != boot(root) {
             records.remove(&name)?;
             continue;
         }
         let what = format!("zram{}", device.device);
-        if in_use.contains(&device.device) {
+        if all_in_use || in_use.contains(&device.device) {
             if over.is_none() {
                 cleaned.keep(what, &"a run swaps to it", true);
             }

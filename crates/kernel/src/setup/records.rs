@@ -223,21 +223,26 @@ impl Records {
     }
 
     /// The records of runs.
-    pub(super) fn runs(&self) -> io::Result<Vec<RunRecord>> {
+    pub(super) fn runs(&self) -> io::Result<Vec<Found<RunRecord>>> {
         self.read_all("run-")
+    }
+
+    /// The records of devices, whether they can be read or not.
+    pub(super) fn found_devices(&self) -> io::Result<Vec<Found<DeviceRecord>>> {
+        self.read_all("zram-")
     }
 
     /// The records of devices.
     pub(super) fn devices(&self) -> io::Result<Vec<DeviceRecord>> {
-        self.read_all("zram-")
+        self.found_devices()?.into_iter().map(|found| found.record).collect()
     }
 
     /// How zswap was set before.
     pub(super) fn zswap(&self) -> io::Result<Option<ZswapRecord>> {
-        Ok(self.read_all(ZswapRecord::NAME)?.pop())
+        self.read_all(ZswapRecord::NAME)?.pop().map(|found| found.record).transpose()
     }
 
-    fn read_all<T: DeserializeOwned>(&self, prefix: &str) -> io::Result<Vec<T>> {
+    fn read_all<T: DeserializeOwned>(&self, prefix: &str) -> io::Result<Vec<Found<T>>> {
         let mut all = Vec::new();
         let list = fs::read_dir(&self.directory).map_err(|e| named(&self.directory, &e))?;
         for entry in list {
@@ -247,16 +252,48 @@ impl Records {
                 // Half written when its writer was killed: nothing of it was begun.
                 let _ = fs::remove_file(&path);
             } else if name.starts_with(prefix) {
-                let text = crate::files::read(&path)?;
-                let value: serde_json::Value =
-                    serde_json::from_str(&text).map_err(|e| named(&path, &e.into()))?;
-                if value["schema"] != SCHEMA {
-                    let what = format!("of another version of Terrace ({})", value["schema"]);
-                    return Err(named(&path, &io::Error::other(what)));
-                }
-                all.push(serde_json::from_value(value).map_err(|e| named(&path, &e.into()))?);
+                all.push(Found { record: read_record(&path), name });
             }
         }
         Ok(all)
     }
+}
+
+/// A record that is there.
+pub(super) struct Found<T> {
+    /// The name of its file.
+    pub(super) name: String,
+    /// What it says, or why that is not known and what the user can do.
+    pub(super) record: io::Result<T>,
+}
+
+impl<T> Found<T> {
+    /// Whether the run that it is named for lives; read or not.
+    pub(super) fn is_of_living_run(&self, root: &Root) -> bool {
+        let numbers = self.name.strip_prefix("run-").and_then(|name| name.strip_suffix(".json"));
+        let Some((process, start)) = numbers.and_then(|numbers| numbers.split_once('-')) else {
+            return false;
+        };
+        let (Ok(process), Ok(start)) = (process.parse(), start.parse()) else { return false };
+        started(root, process) == Some(start)
+    }
+}
+
+fn read_record<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
+    let remedy = "look with `swapon --show` and in the control groups for what it was about, undo \
+                  that, and remove the file";
+    let text =
+        crate::files::read(path).map_err(|e| io::Error::new(e.kind(), format!("{e}; {remedy}")))?;
+    let damaged = |e: serde_json::Error| {
+        named(path, &io::Error::other(format!("is damaged ({e}); {remedy}")))
+    };
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(damaged)?;
+    if value["schema"] != SCHEMA {
+        let what = format!(
+            "is of another version of Terrace ({}); run `terrace clean` of that version, or {remedy}",
+            value["schema"]
+        );
+        return Err(named(path, &io::Error::other(what)));
+    }
+    serde_json::from_value(value).map_err(damaged)
 }

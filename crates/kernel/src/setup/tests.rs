@@ -292,6 +292,62 @@ fn a_program_that_lives_on_keeps_its_swap_and_loses_its_brake() {
     assert_eq!(machine.records().len(), 2);
 }
 
+/// What one damaged record was about is not known. All else is undone.
+#[test]
+fn a_record_that_cannot_be_read_keeps_nothing_else_from_being_undone() {
+    for (damaged, why) in [
+        ("run-1-1.json", "is damaged ("),
+        ("zram-7.json", "is of another version of Terrace (9)"),
+        (ZswapRecord::NAME, "is of another version of Terrace (9)"),
+    ] {
+        let machine = Machine::new(2);
+        machine.set_up().unwrap();
+        machine.ends(std::process::id());
+        let text =
+            if damaged.starts_with("run") { "{\"schema\":1,\"own" } else { "{\"schema\":9}" };
+        machine.put(&format!("/run/{damaged}"), text);
+
+        let cleaned = clean(&machine.site).unwrap();
+
+        assert_eq!(cleaned.removed.len(), 2, "{cleaned:?}");
+        assert!(swap::areas(&machine.site.root).is_empty() && !machine.group().exists());
+        let [kept] = &cleaned.kept[..] else { panic!("{cleaned:?}") };
+        assert!(!kept.in_use && kept.why.contains(why), "{kept:?}");
+        let path = machine.path(&format!("/run/{damaged}")).display().to_string();
+        assert!(kept.why.contains(&path) && kept.why.contains("remove the file"), "{kept:?}");
+        assert_eq!(machine.records(), [damaged], "it stays for whoever looks");
+    }
+}
+
+/// Which devices a run swaps to whose record is damaged is not known.
+#[test]
+fn a_living_run_with_a_damaged_record_keeps_all_devices() {
+    let machine = Machine::new(2);
+    machine.set_up().unwrap();
+    machine.ends(std::process::id());
+    machine.process(4711, 12);
+    machine.put("/run/run-4711-12.json", "{");
+
+    let cleaned = clean(&machine.site).unwrap();
+
+    assert_eq!(cleaned.removed.len(), 1, "the group: {cleaned:?}");
+    assert_eq!(swap::areas(&machine.site.root).len(), 1);
+}
+
+/// Who cannot go on for such a record is told which it is, and what helps.
+#[test]
+fn a_device_s_record_of_another_version_is_named_with_its_remedy() {
+    let machine = Machine::new(2);
+    fs::create_dir(&machine.site.records).unwrap();
+    fs::set_permissions(&machine.site.records, fs::Permissions::from_mode(0o700)).unwrap();
+    machine.put("/run/zram-0.json", "{\"schema\":9}");
+
+    let error = machine.set_up().unwrap_err().to_string();
+
+    assert!(error.contains("zram-0.json: is of another version of Terrace (9)"), "{error}");
+    assert!(error.contains("remove the file"), "{error}");
+}
+
 /// A run that comes second swaps to the device of the first, which goes with the last of them.
 #[test]
 fn a_device_goes_with_the_last_run_that_swaps_to_it() {

@@ -22,7 +22,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use terrace_core::machine::parse_document;
+use terrace_core::machine::{parse_document, refuse_cut};
 use terrace_core::{Bytes, BytesPerSecond, MachineError, Nanos};
 
 use super::Measured;
@@ -248,6 +248,7 @@ impl CostsFile {
 
     /// Reads a file's text; `path` is for errors.
     pub fn parse(path: &str, text: &str) -> Result<Self, MachineError> {
+        refuse_cut(path, text)?;
         let written: Written = parse_document(path, text, Written::check)?;
         let costs = written.measured;
         Ok(Self {
@@ -374,6 +375,8 @@ mod tests {
                 CostsFile::parse("costs.toml", &text.replacen(from, to, 1)).expect_err("refused");
             assert_eq!((error.line, error.field.as_deref()), (line, Some(field)), "{error}");
         }
+        let error = CostsFile::parse("costs.toml", "costs = 1").expect_err("it was cut");
+        assert!(error.message.contains("its line has no end"), "{error}");
     }
 
     /// Prices of another machine are worse than none: they look measured.

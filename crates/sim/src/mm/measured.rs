@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use terrace_core::machine::parse_document;
+use terrace_core::machine::{parse_document, refuse_cut};
 use terrace_core::{Cycles, Frequency, MachineError};
 
 use super::costs::Costs;
@@ -76,6 +76,7 @@ impl MeasuredCosts {
     ///
     /// With file, line and field.
     pub fn parse(path: &str, text: &str) -> Result<Self, MachineError> {
+        refuse_cut(path, text)?;
         let written: Written = parse_document(path, text, Written::check)?;
         Ok(Self {
             machine: written.machine,
@@ -196,5 +197,10 @@ mod tests {
             let error = MeasuredCosts::parse("m", &text.replacen(from, to, 1)).expect_err(to);
             assert_eq!((error.line, error.field.as_deref()), (line, Some(field)), "{error}");
         }
+        // A tenth of a price.
+        let cut = text.trim_end().strip_suffix(|c: char| c.is_ascii_digit()).expect("a number");
+        let error = MeasuredCosts::parse("m", cut).expect_err("it was cut");
+        assert!(error.message.contains("its line has no end"), "{error}");
+        assert!(error.field.is_some_and(|field| field.starts_with("cycles.")));
     }
 }
