@@ -1,6 +1,5 @@
 //! Measures working sets: one curve after the other.
 
-use std::collections::VecDeque;
 use std::io;
 
 use terrace_core::{Bytes, Nanos};
@@ -22,25 +21,36 @@ fn times(longest: Nanos) -> impl Iterator<Item = Nanos> {
 pub struct Curves {
     root: Root,
     longest: Nanos,
-    /// When the one at hand began, and the processor time that the group had had by then.
-    begun: Option<(Nanos, Nanos)>,
+    /// When the one at hand began.
+    begun: Option<Begun>,
     at_hand: Curve,
     whole: Vec<Curve>,
     /// Processes of other users, of which nothing is seen.
     denied: usize,
-    /// What was resident at the last looks, since a curve could begin.
-    growing: VecDeque<Bytes>,
-    /// How many looks that are.
+    /// What was resident at the last look.
+    resident: Bytes,
+    /// How often none began, or one anew, since memory grew.
     waited: usize,
 }
 
-/// No curve begins while memory grows by more than this part in a quarter of its time: what is new has been
-/// touched, whatever becomes of it. A program that still reads in what it will work on, if slowly, touches
-/// much in the time of a curve that it may never touch again.
+/// The beginning of a curve.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    at: Nanos,
+    /// Processor time that the group had had by then.
+    cpu: Nanos,
+    /// What was resident.
+    resident: Bytes,
+}
+
+/// No curve begins while memory grows by more than this part from one look to the next, and it begins
+/// anew if memory grows by more in the first quarter of its time: what is new has been touched, whatever
+/// becomes of it. A program that still reads in what it will work on, if slowly, touches much in the time
+/// of a curve that it may never touch again.
 const GROWTH: u64 = 20;
-/// The most looks that are waited for to see that.
-const STEADY: u64 = 8;
-/// A program that has grown for so many looks may do so for ever.
+/// The longest time that counts as the first quarter.
+const SETTLING: Nanos = Nanos::seconds(8);
+/// A program that has grown so often may do so for ever.
 const PATIENCE: usize = 32;
 
 /// The most curves that are kept: what was long ago says little.
@@ -56,7 +66,7 @@ impl Curves {
             at_hand: Curve::default(),
             whole: Vec::new(),
             denied: 0,
-            growing: VecDeque::new(),
+            resident: Bytes::ZERO,
             waited: 0,
         }
     }
@@ -76,7 +86,7 @@ impl Curves {
         if self.known().iter().any(|curve| curve.points.len() > 1) {
             return None;
         }
-        Some(if self.begun.is_none() && self.waited as u64 > self.looks() {
+        Some(if self.begun.is_none() && self.waited > 0 {
             "memory grew all the time, and what is new has been touched whatever becomes of it"
         } else {
             "it ended before two times were looked at"
@@ -99,23 +109,23 @@ impl Curves {
     /// Looks if it is time to, at these processes, which have had so much processor time together,
     /// and have so much in DRAM.
     pub fn step(&mut self, now: Nanos, processes: &[u32], cpu: Nanos, resident: Bytes) {
-        let Some((begun, cpu_then)) = self.begun else {
-            if self.still_grows(resident) && self.waited < PATIENCE {
+        let before = std::mem::replace(&mut self.resident, resident);
+        let Some(begun) = self.begun else {
+            // A program that has nothing yet is about to begin.
+            let grows = resident.is_zero() || resident > before + before / GROWTH;
+            if grows && self.waited < PATIENCE {
                 self.waited += 1;
-                return;
+            } else {
+                self.begin(now, processes, cpu, resident);
             }
-            self.waited = 0;
-            self.denied = 0;
-            for &process in processes {
-                if let Err(e) = touched::forget(&self.root, process) {
-                    self.denied += usize::from(!is_gone_or_missing(&e));
-                }
-            }
-            self.begun = Some((now, cpu));
-            self.at_hand = Curve::default();
             return;
         };
-        let within = now.saturating_sub(begun);
+        let within = now.saturating_sub(begun.at);
+        if self.has_grown(within, begun.resident, resident) {
+            self.waited += 1;
+            self.begin(now, processes, cpu, resident);
+            return;
+        }
         let Some(due) = times(self.longest).nth(self.at_hand.points.len()) else { return };
         // Who looks once a second looks a little early at times.
         if within + due / 16 < due {
@@ -132,7 +142,7 @@ impl Curves {
             within,
             touched: sum.touched,
             resident: sum.resident,
-            cpu: cpu.saturating_sub(cpu_then),
+            cpu: cpu.saturating_sub(begun.cpu),
         });
         if self.at_hand.points.len() == times(self.longest).count() {
             if self.whole.len() == MOST_CURVES {
@@ -140,22 +150,27 @@ impl Curves {
             }
             self.whole.push(std::mem::take(&mut self.at_hand));
             self.begun = None;
+            self.waited = 0;
         }
     }
 
-    /// Whether memory grows, or too little is known to say. A program that has nothing yet is about to begin.
-    fn still_grows(&mut self, resident: Bytes) -> bool {
-        self.growing.push_back(resident);
-        if self.growing.len() as u64 <= self.looks() {
-            return true;
-        }
-        let before = self.growing.pop_front().unwrap_or_default();
-        before.is_zero() || resident > before + before / GROWTH
+    /// Whether a curve that began so long ago with so much is to begin anew, for much is new since.
+    fn has_grown(&self, within: Nanos, before: Bytes, resident: Bytes) -> bool {
+        within <= (self.longest / 4).min(SETTLING)
+            && resident > before + before / GROWTH
+            && self.waited < PATIENCE
     }
 
-    /// How many looks tell whether memory grows.
-    fn looks(&self) -> u64 {
-        (self.longest.get() / Nanos::SECOND.get() / 4).clamp(1, STEADY)
+    /// Takes all marks off: a curve begins.
+    fn begin(&mut self, now: Nanos, processes: &[u32], cpu: Nanos, resident: Bytes) {
+        self.denied = 0;
+        for &process in processes {
+            if let Err(e) = touched::forget(&self.root, process) {
+                self.denied += usize::from(!is_gone_or_missing(&e));
+            }
+        }
+        self.begun = Some(Begun { at: now, cpu, resident });
+        self.at_hand = Curve::default();
     }
 
     /// What was idle for at least these times at the last look: the median of all curves.
