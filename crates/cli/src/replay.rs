@@ -65,10 +65,61 @@ struct Line {
     control: bool,
     /// All processes together.
     #[serde(flatten)]
-    counts: Counts,
+    counts: Told,
     /// What the misses and first touches would make threads wait, at what each
     /// took on average in the recorded run; `None` if the recording has no figures.
     stall: Option<Nanos>,
+}
+
+/// Counts, of which a recording does not have all.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Told {
+    first_touches: u64,
+    /// `None` where the kernel served the faults: it tells of no touch of a resident page.
+    hits: Option<u64>,
+    /// As `hits`, of which they are a part.
+    hint_faults: Option<u64>,
+    misses: u64,
+    unseen: u64,
+    demotions: u64,
+    cancelled: u64,
+    /// `None` where the recording has no figures: events do not tell them.
+    ping_pongs: Option<u64>,
+    over_budget: u64,
+    unknown: u64,
+}
+
+impl Told {
+    /// What a model counted.
+    const fn all(counts: &Counts) -> Self {
+        Self {
+            first_touches: counts.first_touches,
+            hits: Some(counts.hits),
+            hint_faults: Some(counts.hint_faults),
+            misses: counts.misses,
+            unseen: counts.unseen,
+            demotions: counts.demotions,
+            cancelled: counts.cancelled,
+            ping_pongs: Some(counts.ping_pongs),
+            over_budget: counts.over_budget,
+            unknown: counts.unknown,
+        }
+    }
+
+    /// What was recorded, of a run whose hits were seen or not, with figures or without.
+    fn recorded(counts: &Counts, has_hits: bool, has_figures: bool) -> Self {
+        let all = Self::all(counts);
+        Self {
+            hits: all.hits.filter(|_| has_hits),
+            hint_faults: all.hint_faults.filter(|_| has_hits),
+            ping_pongs: all.ping_pongs.filter(|_| has_figures),
+            ..all
+        }
+    }
+
+    const fn is_whole(&self) -> bool {
+        self.hits.is_some() && self.ping_pongs.is_some()
+    }
 }
 
 /// The answer.
@@ -207,7 +258,7 @@ impl Args {
             what: "recorded".to_owned(),
             budget: live.budget,
             control: false,
-            counts,
+            counts: Told::recorded(&counts, !header.kernel_engine, !figures.is_empty()),
             stall: costs.map(|costs| costs.stall(&counts)),
         }];
         for (i, setting) in settings.iter().enumerate() {
@@ -216,7 +267,7 @@ impl Args {
                 what: setting.policy.name().to_owned(),
                 budget: setting.budget,
                 control: setting.control,
-                counts,
+                counts: Told::all(&counts),
                 stall: costs.map(|costs| costs.stall(&counts)),
             });
         }
@@ -404,18 +455,19 @@ fn render(answer: &Answer) -> String {
         .iter()
         .map(|line| {
             let counts = &line.counts;
-            let touches = counts.hits + counts.misses;
-            let rate = counts.misses as f64 / touches.max(1) as f64;
+            let touches = counts.hits.map(|hits| hits + counts.misses);
+            let rate = touches.map(|all| counts.misses as f64 / all.max(1) as f64);
+            let known = |number: Option<u64>| number.map_or("–".to_owned(), count);
             [
                 if line.control { format!("{} (control)", line.what) } else { line.what.clone() },
                 line.budget.to_string(),
                 count(counts.first_touches),
-                count(counts.hits),
+                known(counts.hits),
                 count(counts.misses),
-                percent(rate),
+                rate.map_or("–".to_owned(), percent),
                 count(counts.demotions),
                 count(counts.cancelled),
-                count(counts.ping_pongs),
+                known(counts.ping_pongs),
                 line.stall.map_or("–".to_owned(), |stall| stall.to_string()),
             ]
         })
@@ -435,6 +487,9 @@ fn render(answer: &Answer) -> String {
         ],
         &rows,
     );
+    if answer.lines.iter().any(|line| !line.counts.is_whole()) {
+        text += "\nA dash is what the recording does not have.\n";
+    }
     text + "\nHits are touches that were seen: a live run sees those of resident pages only where a\n\
             page was made to fault. Misses are promotions. The control is the recorded policy in\n\
             the model: compare other lines with it. Stall is first touches, misses and touches of\n\
@@ -454,6 +509,47 @@ mod tests {
             Counts { first_touches: 3, misses: 5, hits: 1000, hint_faults: 7, ..Counts::default() };
 
         assert_eq!(costs.stall(&counts), Nanos(544));
+    }
+
+    /// The kernel sees no touch of a resident page, and nobody counted what came back soon. Told as
+    /// none, that looked better than every policy beside it.
+    #[test]
+    fn what_a_recording_does_not_have_is_told_as_unknown() {
+        let counts = Counts { misses: 3, demotions: 4, ..Counts::default() };
+        let line = |what: &str, counts| Line {
+            what: what.to_owned(),
+            budget: Bytes::mib(40),
+            control: false,
+            counts,
+            stall: None,
+        };
+        let answer = |recorded| Answer {
+            program: vec!["sort".to_owned()],
+            policy: "2q".to_owned(),
+            economist: Mode::Enforce,
+            budget: Bytes::mib(40),
+            processes: 1,
+            events: 7,
+            events_lost: 0,
+            elsewhere: Nanos::ZERO,
+            span: Nanos::SECOND,
+            ended: true,
+            cut: None,
+            lines: vec![line("recorded", recorded), line("2q", Told::all(&counts))],
+        };
+        let told = answer(Told::recorded(&counts, false, false));
+        let json = serde_json::to_value(&told.lines).expect("JSON");
+        for field in ["hits", "hint_faults", "ping_pongs"] {
+            assert!(json[0][field].is_null() && json[1][field] == 0, "{field}: {json}");
+        }
+        assert_eq!((&json[0]["misses"], &json[0]["demotions"]), (&3.into(), &4.into()));
+        let text = render(&told);
+        let row =
+            text.lines().find(|line| line.trim_start().starts_with("recorded")).expect("a line");
+        assert_eq!(row.matches('–').count(), 4, "hits, missed, ping-pong, stall: {text}");
+        assert!(text.contains("A dash is what the recording does not have"), "{text}");
+        let whole = render(&answer(Told::recorded(&counts, true, true)));
+        assert!(!whole.contains("A dash"), "{whole}");
     }
 
     /// Of ten pages that came for the first time one faulted; each was charged a fault's time,

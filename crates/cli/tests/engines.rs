@@ -442,6 +442,9 @@ fn what_is_shown_and_recorded() {
     let replay = common::json(terrace().args(["replay", "--json"]).arg(path("record")), 0);
     assert_eq!((&replay["ended"], &replay["policy"]), (&true.into(), &"2q".into()), "{replay}");
     assert!(replay["events"].as_u64().unwrap() > 1000, "{replay}");
+    for unseen in ["hits", "ping_pongs"] {
+        assert!(replay["lines"][0][unseen].is_null(), "{unseen} is not recorded: {replay}");
+    }
     let report = common::json(terrace().args(["report", "--json"]).arg(path("record")), 0);
     assert_eq!(report["kernel"]["budget"], 40 << 20, "{report}");
 }

@@ -22,6 +22,7 @@ fn a_plan_gives_its_curve_as_json_and_as_a_picture() {
     let plan = json(command, 0)["plan"].clone();
 
     assert_eq!(plan["slow_tier"], "lz4");
+    assert_eq!(plan["page_size"], 4096, "sizes are bytes");
     let part = &plan["parts"][0];
     assert_eq!(part["how"]["how"].as_str().or(part["how"].as_str()), Some("lru"));
     let points = part["points"].as_array().unwrap();

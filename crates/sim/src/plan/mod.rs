@@ -19,7 +19,7 @@ mod paged;
 mod pinned;
 mod runs;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use terrace_core::machine::TierFile;
 use terrace_core::{Bytes, Nanos, PageSize};
 
@@ -106,7 +106,8 @@ pub struct PlanReport {
     pub fast_tier: String,
     /// The slow memory.
     pub slow_tier: String,
-    /// The size in which memory is placed.
+    /// The size in which memory is placed: in JSON in bytes, as all sizes are.
+    #[serde(serialize_with = "in_bytes")]
     pub page_size: PageSize,
     /// Accesses that were measured.
     pub accesses: u64,
@@ -129,6 +130,12 @@ pub struct PlanReport {
     /// What was read, where the program's accesses come from a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<Summary>,
+}
+
+/// Writes a size in bytes; by itself it is written by name.
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde passes it so
+fn in_bytes<S: Serializer>(size: &PageSize, to: S) -> Result<S::Ok, S::Error> {
+    size.bytes().serialize(to)
 }
 
 /// How far it is.

@@ -11,8 +11,10 @@
 //! | later, by collapsing | collapse | |
 //! | blocks ahead of their use | compact | |
 //!
-//! What compaction takes is learned from what it took. A benefit is of a horizon: the rest of
-//! the time that the profile's run took.
+//! What compaction takes is learned from what it took. The benefit of a collapse and of a block
+//! ahead is of the rest of the time that the profile's run took. That of a first touch is of all of
+//! that time, whenever it comes: the horizon is as long, and what a profile has of a page's walks
+//! came after the page's first touch.
 
 use terrace_core::{
     Action, BytesPerSecond, Cycles, Frequency, Heat, HugePages, Nanos, OpId, PageNo, PageRange,

@@ -27,6 +27,9 @@ use crate::trace::summary::{Fate, Notes};
 
 /// Checks in an interval at most: an interval of hours checked every millisecond.
 const MOST_CHECKS: u32 = 1 << 24;
+/// Loads that one interval's regions stand for at most: all of 4 TiB in one check, or of 200 GiB in
+/// each of 20. A damaged address may name 256 TiB, and would be written out page by page.
+const MOST_LOADS: u64 = 1 << 30;
 /// The longest JSON text: a thousand times what a day of recording gives.
 const LARGEST: u64 = 1 << 32;
 const PAGE: u64 = 4096;
@@ -44,6 +47,30 @@ struct Region {
 struct Snapshot {
     target: u64,
     regions: Vec<Region>,
+    /// Checks that found the most accessed region accessed.
+    checks: u32,
+    /// Loads that the regions stand for.
+    loads: u64,
+}
+
+impl Snapshot {
+    /// Adds a region, unless writing out the snapshot would then take out of all proportion to
+    /// the text.
+    fn add(&mut self, region: Region) -> Result<(), &'static str> {
+        let pages = region.end.div_ceil(PAGE) - region.start / PAGE;
+        let checks = self.checks.max(region.checks);
+        let loads = self.loads.saturating_add(pages.saturating_mul(u64::from(region.checks)));
+        if loads > MOST_LOADS {
+            return Err("up to here the snapshot's regions stand for more than 2^30 loads");
+        }
+        // Each check goes through all regions.
+        if u64::from(checks).saturating_mul(self.regions.len() as u64 + 1) > MOST_LOADS {
+            return Err("a snapshot of so many regions has not so many accesses of one");
+        }
+        self.regions.push(region);
+        (self.checks, self.loads) = (checks, loads);
+        Ok(())
+    }
 }
 
 /// Where the reading of a snapshot has got.
@@ -132,11 +159,14 @@ impl<R: Read> Damo<R> {
                 let field =
                     |what: String| self.bad(0, &format!("record {number}, snapshot {at}: {what}"));
                 let target = target.clone().map_err(|e| field(format!("target_id: {e}")))?;
-                let mut snapshot = Snapshot { target, regions: Vec::new() };
+                let mut snapshot = Snapshot { target, ..Snapshot::default() };
                 for told in taken.regions {
                     let region = told.region().map_err(&field)?;
-                    made_up += u64::from(region.is_none());
-                    snapshot.regions.extend(region);
+                    let Some(region) = region else {
+                        made_up += 1;
+                        continue;
+                    };
+                    snapshot.add(region).map_err(|what| field(what.to_owned()))?;
                 }
                 self.snapshots.push(snapshot);
             }
@@ -193,7 +223,9 @@ impl<R: Read> Damo<R> {
                 }
                 left -= 1;
             }
-            snapshot.regions.extend(region);
+            if let Some(region) = region {
+                snapshot.add(region).map_err(|what| self.bad(line, what))?;
+            }
         }
         self.finish(&mut snapshot, left);
         if self.snapshots.is_empty() {
@@ -216,7 +248,7 @@ impl<R: Read> Damo<R> {
     /// over.
     fn take(&mut self, out: &mut Vec<Access>) {
         let Some(snapshot) = self.snapshots.get(self.place.snapshot) else { return };
-        let checks = snapshot.regions.iter().map(|region| region.checks).max().unwrap_or(0);
+        let checks = snapshot.checks;
         let place = &mut self.place;
         while place.check < checks {
             while let Some(region) = snapshot.regions.get(place.region) {
@@ -532,6 +564,27 @@ mod tests {
         let text = line(5, "0-4096: 1 0") + &line(6, "4096-8192: 1 0") + &line(5, "0-4096: 2 0");
         let expected = [(0, 0), (1, 4096), (0, 0), (0, 0)];
         assert_eq!(read(text.as_bytes()).as_deref(), Ok(expected.as_slice()));
+    }
+
+    /// An address that lost two digits made 93 TiB of one region, and the reading of it endless.
+    #[test]
+    fn what_no_interval_can_have_is_refused_and_not_written_out() {
+        let raw = "target_id: 7\nnr_regions: 2\n1000-2000 (4.000 KiB) 1 -1\n\
+            3ebaa00000-563ebaa02000 (8.000 KiB) 3 -1\n";
+        let wrong = read(raw.as_bytes()).expect_err("93 TiB");
+        assert!(wrong.starts_with("some.damo:4: ") && wrong.contains("2^30 loads"), "{wrong}");
+        let json = r#"[{"snapshots":[{"regions":[
+            {"start":0,"end":100000000000000,"nr_accesses":{"samples":1}}]}]}]"#;
+        let wrong = read(json.as_bytes()).expect_err("91 TiB");
+        assert!(wrong.contains("record 0, snapshot 0: ") && wrong.contains("2^30"), "{wrong}");
+        // Nor does one region's count make every other be gone through as often.
+        let line = "k 1 [0] 1.0: damon:damon_aggregated: target_id=1 nr_regions=80 0-4096: ";
+        let text = format!("{line}16000000 0\n") + &format!("{line}0 0\n").repeat(79);
+        let wrong = read(text.as_bytes()).expect_err("1.3 thousand million looks");
+        assert!(wrong.contains("so many regions"), "{wrong}");
+        // Memory that nobody touched may be of any length.
+        let idle = "target_id: 7\n1000-2000 (4 KiB) 1 1\n2000-563ebaa02000 (86 TiB) 0 1\n";
+        assert_eq!(read(idle.as_bytes()).as_deref(), Ok([(0, 0x1000)].as_slice()));
     }
 
     #[test]
