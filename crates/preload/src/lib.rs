@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`state`] | dormant, active, off; and the way from one to the next |
 //! | [`mapping`] | `mmap`, `munmap`: large mappings go into the window |
+//! | [`advised`] | what of a range the kernel has done as it was advised, where something failed |
 //! | [`collapse`] | huge pages that the program asks for |
 //! | [`remap`] | `mremap` |
 //! | [`shmat`] | shared memory in the place of what was mapped |
@@ -21,6 +22,7 @@
 //! | [`fork_reset`] | what a forked child does with each thing of ours |
 //! | [`ending`] | `_exit`, and the return from `main` |
 //! | [`wipes`] | what the kernel does not tell of memory that a child is to find empty, in turns with forks |
+//! | [`wiped`] | marks of that memory go where its mappings go |
 //! | [`words`] | words that the kernel changes by itself: mutexes, threads' ends, futexes |
 //! | [`filters`] | filters on system calls, and what has to be done before |
 //! | [`credentials`] | changes of user and groups, which every thread takes part in |

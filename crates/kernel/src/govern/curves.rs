@@ -86,7 +86,7 @@ impl Curves {
         if self.known().iter().any(|curve| curve.points.len() > 1) {
             return None;
         }
-        Some(if self.begun.is_none() && self.waited > 0 {
+        Some(if self.begun.is_none() && self.waited > 1 {
             "memory grew all the time, and what is new has been touched whatever becomes of it"
         } else {
             "it ended before two times were looked at"

@@ -515,15 +515,6 @@ fn a_machine_without_swap_and_zram_says_what_is_missing() {
 }
 
 #[test]
-fn a_record_of_another_version_is_an_error_that_names_it() {
-    let machine = Machine::new(2);
-    machine.put("/run/run-1-1.json", r#"{"schema": 99}"#);
-    fs::set_permissions(machine.path("/run"), fs::Permissions::from_mode(0o700)).unwrap();
-    let error = clean(&machine.site).unwrap_err().to_string();
-    assert!(error.contains("run-1-1.json") && error.contains("99"), "{error}");
-}
-
-#[test]
 fn records_that_others_could_have_written_are_not_believed() {
     let machine = Machine::new(2);
     let refused = || {

@@ -16,8 +16,8 @@
 //!    present, and starts its threads.
 //!
 //! A fork that did not come through our wrapper (a raw system call) has no
-//! step 3. The parent then fills every absent page of the child and lets go of
-//! it: the child runs on plain memory.
+//! step 3. The parent then fills every absent page of the child, whatever that does meanwhile, and lets go of
+//! it: the child runs on plain memory (`raw_child`).
 //!
 //! # The path of a fork
 //!
@@ -51,6 +51,8 @@
 //! | [`thaw`] | the end of a freeze |
 //! | [`shared_frames`] | frames that both have until one of them writes |
 //! | [`turns`] | changes that are made between copies |
+//! | [`wiped`] | what a child is to find empty |
+//! | `raw_child` | a child of a fork that was not announced is given its memory |
 
 mod child;
 mod children;
