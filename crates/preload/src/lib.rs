@@ -5,7 +5,6 @@
 //! |---|---|
 //! | [`state`] | dormant, active, off; and the way from one to the next |
 //! | [`mapping`] | `mmap`, `munmap`: large mappings go into the window |
-//! | [`advised`] | what of a range the kernel has done as it was advised, where something failed |
 //! | [`collapse`] | huge pages that the program asks for |
 //! | [`remap`] | `mremap` |
 //! | [`shmat`] | shared memory in the place of what was mapped |
@@ -37,7 +36,6 @@
 // The exported symbols are reached by the dynamic linker.
 #![allow(unreachable_pub)]
 
-mod advised;
 mod allocator;
 mod arenas;
 mod attributes;

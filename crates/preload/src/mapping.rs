@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use libc::c_int;
 use terrace_live::fork::wiped::Range;
 use terrace_live::huge::collapse::MADV_COLLAPSE;
+use terrace_live::space::advised::{self, whole_pages};
 use terrace_live::space::proc_maps::{self, MayDo};
 use terrace_live::space::regions::{CHUNK, WINDOW_LEN, in_window, window};
 use terrace_live::space::reservations;
@@ -19,9 +20,7 @@ use terrace_live::workers::{idle_priority, threads};
 
 use crate::malloc::{BLOCKS, blocks};
 use crate::sanitizers::hand_on;
-use crate::{
-    advised, attributes, collapse, malloc, mapped, places, remap, room, state, wiped, wipes,
-};
+use crate::{attributes, collapse, malloc, mapped, places, remap, room, state, wiped, wipes};
 
 /// Mappings are placed in the lower half of the window, the allocator's large
 /// blocks in the upper.
@@ -549,11 +548,6 @@ fn install_guards(
             install()
         })
     })
-}
-
-/// The pages of a range.
-pub(crate) fn whole_pages(at: usize, len: usize) -> (usize, usize) {
-    (at, at.saturating_add(len).checked_next_multiple_of(PAGE).unwrap_or(usize::MAX))
 }
 
 /// Makes a change that the kernel and our books are to agree on in a child: no copy is made meanwhile.

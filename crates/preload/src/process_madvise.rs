@@ -7,6 +7,7 @@
 
 use libc::{c_int, c_long, c_uint, iovec, size_t, ssize_t};
 use terrace_live::fork::wiped;
+use terrace_live::space::advised;
 use terrace_live::sys;
 
 use crate::sanitizers::hand_on;
@@ -69,7 +70,7 @@ unsafe fn taken(parts: *const iovec, count: usize, mut bytes: usize, advice: c_i
         attributes::advised(part.iov_base as usize, len, advice);
         match advice {
             libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK if state::config().is_some() => {
-                let range = mapping::whole_pages(part.iov_base as usize, len);
+                let range = advised::whole_pages(part.iov_base as usize, len);
                 mapping::between_copies(|| {
                     wiped::unmark(range);
                     if advice == libc::MADV_WIPEONFORK && len > 0 {

@@ -7,6 +7,7 @@
 use core::ffi::c_void;
 
 use libc::{c_int, c_long};
+use terrace_live::space::advised;
 use terrace_live::space::dormant::has_become_large;
 use terrace_live::space::proc_maps;
 use terrace_live::space::regions::in_window;
@@ -194,8 +195,8 @@ pub(crate) unsafe fn moved(
         unsafe { sys::mremap(old, len, new_len, flags, to) }
     };
     let stays = flags & libc::MREMAP_DONTUNMAP != 0;
-    let from = mapping::whole_pages(old, len);
-    let onto = (flags & libc::MREMAP_FIXED != 0).then(|| mapping::whole_pages(to, new_len));
+    let from = advised::whole_pages(old, len);
+    let onto = (flags & libc::MREMAP_FIXED != 0).then(|| advised::whole_pages(to, new_len));
     let moved = wiped::moved(from, new_len, onto, stays, ask);
     moved.map_or_else(|error| mapping::fail(error) as c_long, |at| at as c_long)
 }

@@ -756,7 +756,8 @@ mod tests {
                 let name = named.split(|c: char| !is_of_name(c)).next().unwrap_or_default();
                 names.insert(name.to_owned());
             }
-            // Lists that a macro makes functions of: `name c"name"`, or `name(arguments) c"name"`.
+            // Lists that a macro makes functions of: `name c"name"`, `name(arguments) c"name"`, or
+            // `c"name" name(arguments)`.
             for (at, _) in text.match_indices("c\"") {
                 let name = text[at + 2..].split('"').next().unwrap_or_default();
                 let before = text[..at].trim_end();
@@ -764,7 +765,10 @@ mod tests {
                     Some(inside) => inside.rsplit_once('(').map_or("", |(before, _)| before),
                     None => before,
                 };
-                if before.strip_suffix(name).is_some_and(|rest| !rest.ends_with(is_of_name)) {
+                let after = text[at + 2 + name.len() + 1..].trim_start();
+                if before.strip_suffix(name).is_some_and(|rest| !rest.ends_with(is_of_name))
+                    || after.strip_prefix(name).is_some_and(|rest| rest.starts_with('('))
+                {
                     names.insert(name.to_owned());
                 }
             }

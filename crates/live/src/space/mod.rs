@@ -2,6 +2,7 @@
 //!
 //! | file | concept |
 //! |---|---|
+//! | [`advised`] | what of a range the kernel has done as it was advised, where something failed |
 //! | [`deferred`] | changes that cannot be carried out yet |
 //! | [`dormant`] | how much a program has mapped while nothing is managed |
 //! | [`events`] | unmapped, moved, discarded |
@@ -13,6 +14,7 @@
 //! | [`reservations`] | what is too large to be managed as a whole |
 //! | [`unmanaged`] | what is not managed, and why |
 
+pub mod advised;
 pub(crate) mod deferred;
 pub mod dormant;
 pub(crate) mod events;

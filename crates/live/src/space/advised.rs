@@ -7,25 +7,23 @@
 
 use core::ops::ControlFlow;
 
-use terrace_live::fork::wiped::Range;
-use terrace_live::space::proc_maps;
-use terrace_live::sys::PAGE;
-use terrace_live::sys::limits::with_more_descriptors;
-use terrace_live::workers::idle_priority;
-
-use crate::mapping;
+use crate::fork::wiped::Range;
+use crate::space::proc_maps;
+use crate::sys::PAGE;
+use crate::sys::limits::with_more_descriptors;
+use crate::workers::idle_priority;
 
 /// The most calls that are made to find that out: for a hole of half as many pages.
 const CALLS: usize = 1 << 16;
 
 /// The parts of a range that were done, in order. `again` repeats the advice for a part; it must be such that
 /// it may be. What cannot be found out counts as not done.
-pub(crate) fn parts(
+pub fn parts(
     (at, len): (usize, usize),
     advised: Result<(), i32>,
     again: impl Fn(Range) -> Result<(), i32>,
 ) -> Vec<Range> {
-    let range = mapping::whole_pages(at, len);
+    let range = whole_pages(at, len);
     let Err(error) = advised else { return vec![range] };
     // Nothing is done of what is no range.
     if !at.is_multiple_of(PAGE) || range.1 == usize::MAX {
@@ -36,6 +34,11 @@ pub(crate) fn parts(
         return mapped;
     }
     mapped.into_iter().take_while(|&part| again(part).is_ok()).collect()
+}
+
+/// The pages of a range, from the first to behind the last.
+pub fn whole_pages(at: usize, len: usize) -> Range {
+    (at, at.saturating_add(len).checked_next_multiple_of(PAGE).unwrap_or(usize::MAX))
 }
 
 /// What of a range is mapped; `None` if that cannot be had. A program under a filter might be killed for
