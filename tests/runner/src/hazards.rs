@@ -124,6 +124,8 @@ const SAYS: [(&str, &str); 6] = [
     ("fork_during_calls", "a forked child goes on without Terrace"),
     ("fork_during_wipes", "a forked child goes on without Terrace"),
     ("fork_raw", "a forked child goes on without Terrace"),
+    ("fork_raw_changes", "a forked child goes on without Terrace"),
+    ("fork_unknown", "a forked child goes on without Terrace"),
     ("madvise_fork", "a forked child goes on without Terrace"),
     // Nobody may make a file in root's folder, nor find it from another root.
     ("user_changes_first", "the spill file is not used: "),
