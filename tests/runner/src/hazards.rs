@@ -119,7 +119,7 @@ const LINKED: &[(&str, &[&str])] = &[
 const UNSPILLED: [&str; 1] = ["namespaces_left"];
 
 /// Programs of which Terrace rightly says something, and what.
-const SAYS: [(&str, &str); 6] = [
+const SAYS: [(&str, &str); 8] = [
     ("fork_beside_raw", "a forked child goes on without Terrace"),
     ("fork_during_calls", "a forked child goes on without Terrace"),
     ("fork_during_wipes", "a forked child goes on without Terrace"),
