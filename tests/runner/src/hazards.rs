@@ -767,7 +767,7 @@ mod tests {
                     Some(inside) => inside.rsplit_once('(').map_or("", |(before, _)| before),
                     None => before,
                 };
-                let after = text[at + 2 + name.len() + 1..].trim_start();
+                let after = text.get(at + 2 + name.len() + 1..).unwrap_or_default().trim_start();
                 if before.strip_suffix(name).is_some_and(|rest| !rest.ends_with(is_of_name))
                     || after.strip_prefix(name).is_some_and(|rest| rest.starts_with('('))
                 {
