@@ -13,6 +13,7 @@
 //! | [`room`] | what is given back before the program hears that there is no memory |
 //! | [`allocator`] | the allocator's functions by their names: ours, or a sanitizer's |
 //! | [`malloc`] | the allocator's large requests, and the growth of the heap |
+//! | [`thresholds`] | which requests the C library's allocator serves from its heap |
 //! | [`attributes`] | what a program changes of its memory that stays with the mapping |
 //! | [`arenas`] | the C library's per-thread heaps |
 //! | [`places`] | memory that the program wants at an address of its own choice |
@@ -58,6 +59,7 @@ mod room;
 mod sanitizers;
 mod shmat;
 mod state;
+mod thresholds;
 mod wiped;
 mod wipes;
 mod words;

@@ -19,7 +19,7 @@ use terrace_live::sys::{self, PAGE, symbols};
 use terrace_live::workers::command::Command;
 use terrace_live::workers::{bump_arena, idle_priority};
 
-use crate::{allocator, arenas, attributes, mapping, room, state, wiped, words};
+use crate::{allocator, arenas, attributes, mapping, room, state, thresholds, wiped, words};
 
 const LARGE: usize = RunConfig::LARGE_REQUEST.get() as usize;
 const HEADER: usize = 16;
@@ -91,15 +91,13 @@ pub(crate) fn init() {
     resolve();
     // A pointer-sized integer.
     let at = symbols::find(c"__curbrk", None);
-    // SAFETY: asks for the heap's end, and sets a number of the C library's.
+    // SAFETY: asks for the heap's end.
     unsafe {
         HEAP_START.store(libc::sbrk(0) as usize, Relaxed);
         CURRENT_BREAK.store(at.unwrap_or(0) as *mut AtomicUsize, Release);
-        // Requests just below ours would get mappings of their own that nobody
-        // tells us of; let them come from the heap.
-        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE as c_int);
-        arenas::init(next_is_the_c_librarys());
     }
+    thresholds::set();
+    arenas::init(next_is_the_c_librarys());
 }
 
 /// In a forked child, which has one thread.
