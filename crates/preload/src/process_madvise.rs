@@ -6,12 +6,11 @@
 //! what the kernel has done, and not what we do.)
 
 use libc::{c_int, c_long, c_uint, iovec, size_t, ssize_t};
-use terrace_live::fork::wiped;
 use terrace_live::space::advised;
 use terrace_live::sys;
 
 use crate::sanitizers::hand_on;
-use crate::{attributes, mapping, state, words};
+use crate::{attributes, mapping, state, wiped, words};
 
 /// Advises on memory of a process: `process_madvise(2)`.
 ///
@@ -69,13 +68,12 @@ unsafe fn taken(parts: *const iovec, count: usize, mut bytes: usize, advice: c_i
         bytes -= len;
         attributes::advised(part.iov_base as usize, len, advice);
         match advice {
-            libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK if state::config().is_some() => {
+            libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK
+                if state::config().is_some() && !state::borrows() =>
+            {
                 let range = advised::whole_pages(part.iov_base as usize, len);
                 mapping::between_copies(|| {
-                    wiped::unmark(range);
-                    if advice == libc::MADV_WIPEONFORK && len > 0 {
-                        wiped::mark(&[range]);
-                    }
+                    wiped::advised(&[range], advice == libc::MADV_WIPEONFORK);
                 });
             }
             mapping::MADV_GUARD_INSTALL => {

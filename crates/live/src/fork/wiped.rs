@@ -4,16 +4,18 @@
 //! mapped there later, and a child would find that empty, too.
 //!
 //! There is one list, whether memory is managed yet or not. It changes between copies only
-//! ([`Turns`](super::turns::Turns)), in the hooks of the calls by which mappings change.
+//! ([`Turns`](super::turns::Turns)), in the hooks of the calls by which mappings change. It is ordered:
+//! it is looked at for each call that unmaps something, and for each page that a child is given, and a program
+//! may mark many ranges one by one. Each look takes time with the logarithm of their number.
 
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
+use crate::space::ordered_ranges::OrderedRanges;
 use crate::sys::spin::SpinLock;
 
-/// Addresses, from the first to behind the last.
-pub type Range = (usize, usize);
+pub use crate::space::ordered_ranges::Range;
 
-static WIPED: SpinLock<Vec<Range>> = SpinLock::new(Vec::new());
+static WIPED: SpinLock<OrderedRanges> = SpinLock::new(OrderedRanges::new());
 
 /// Whether anything was ever marked: hardly a program does that, and the others need not look.
 static EVER: AtomicBool = AtomicBool::new(false);
@@ -38,22 +40,25 @@ pub fn mark(ranges: &[Range]) {
         return;
     }
     EVER.store(true, Release);
-    WIPED.lock().extend_from_slice(ranges);
+    let mut wiped = WIPED.lock();
+    for &range in ranges {
+        wiped.insert(range);
+    }
 }
 
 /// A child is no longer to find a range empty; returns what of it was marked.
 pub fn unmark(range: Range) -> Vec<Range> {
-    if is_marked(range) { cut(&mut WIPED.lock(), range) } else { Vec::new() }
+    if is_any() { WIPED.lock().remove(range) } else { Vec::new() }
 }
 
 /// Whether anything of a range is marked.
 pub fn is_marked(range: Range) -> bool {
-    is_any() && WIPED.lock().iter().any(|mark| overlap(mark, range).is_some())
+    is_any() && WIPED.lock().overlaps(range)
 }
 
 /// What is marked.
 pub(super) fn marked() -> Vec<Range> {
-    WIPED.lock().clone()
+    WIPED.lock().iter().collect()
 }
 
 /// Where the marks of a range are once it has moved. What a mapping has grown by is marked as its end is.
@@ -68,34 +73,9 @@ pub fn at_new_place(marks: &[Range], from: Range, to: Range) -> Vec<Range> {
         .collect()
 }
 
-fn overlap(&(start, end): &Range, range: Range) -> Option<Range> {
-    let both = (start.max(range.0), end.min(range.1));
-    (both.0 < both.1).then_some(both)
-}
-
-/// Takes a range out of a list, and returns what of it was listed.
-fn cut(list: &mut Vec<Range>, range: Range) -> Vec<Range> {
-    let taken = list.iter().filter_map(|mark| overlap(mark, range)).collect();
-    let rest = list.iter().flat_map(|mark| {
-        [overlap(mark, (0, range.0)), overlap(mark, (range.1, usize::MAX))].into_iter().flatten()
-    });
-    *list = rest.collect();
-    taken
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_range_is_cut_out_of_those_that_it_overlaps() {
-        let mut list = vec![(10, 20), (30, 40), (50, 60)];
-        assert_eq!(cut(&mut list, (15, 55)), [(15, 20), (30, 40), (50, 55)]);
-        assert_eq!(list, [(10, 15), (55, 60)]);
-        assert_eq!(cut(&mut list, (20, 50)), []);
-        assert_eq!(cut(&mut list, (11, 12)), [(11, 12)]);
-        assert_eq!(list, [(10, 11), (12, 15), (55, 60)]);
-    }
 
     #[test]
     fn marks_go_along_and_end_where_the_mapping_does() {

@@ -7,7 +7,7 @@
 
 use core::ops::ControlFlow;
 
-use crate::fork::wiped::Range;
+use crate::space::ordered_ranges::Range;
 use crate::space::proc_maps;
 use crate::sys::PAGE;
 use crate::sys::limits::with_more_descriptors;

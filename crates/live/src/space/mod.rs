@@ -7,9 +7,10 @@
 //! | [`dormant`] | how much a program has mapped while nothing is managed |
 //! | [`events`] | unmapped, moved, discarded |
 //! | [`manage`] | beginning to manage a range |
+//! | [`ordered_ranges`] | a set of any number of ranges, in order |
 //! | [`page_state`] | one word a page |
 //! | [`proc_maps`] | what is really mapped, and present |
-//! | [`ranges`] | sets of ranges |
+//! | [`ranges`] | sets of ranges, without memory beyond their own |
 //! | [`regions`] | which address belongs to which page word |
 //! | [`reservations`] | what is too large to be managed as a whole |
 //! | [`unmanaged`] | what is not managed, and why |
@@ -19,6 +20,7 @@ pub(crate) mod deferred;
 pub mod dormant;
 pub(crate) mod events;
 pub(crate) mod manage;
+pub mod ordered_ranges;
 pub mod page_state;
 pub mod proc_maps;
 pub mod ranges;
