@@ -337,7 +337,7 @@ fn bring_in(
         // Asked each time, too: a thread that had no processor for all of its grace ends
         // what it was at now, and what was in a slot is in the store.
         let state = PageState::of(region.word(page).load(Acquire));
-        if matches!(state, PageState::Fresh | PageState::Resident | PageState::Gone) {
+        if !state.is_held() {
             return false;
         }
         // Asked each time: the messages read below may move or discard it.

@@ -11,7 +11,7 @@ use crate::pager::{MANAGER, Pager};
 use crate::space::page_state::{BUSY, PageState};
 use crate::stats::process_page::{ProcessPage, State, Text};
 use crate::sys::uffd::Uffd;
-use crate::sys::{self, PAGE, limits};
+use crate::sys::{self, limits};
 use crate::workers::worker::Worker;
 
 impl Pager {
@@ -112,7 +112,7 @@ impl Pager {
     /// deferred events are not carried out, or one of them in part.
     fn restore_alone(&self) {
         let mut worker = Worker::new(self, MANAGER);
-        for (state, origin) in self.absent_pages() {
+        for (state, origin) in self.absent_pages(|| true) {
             let Some(address) = self.freeze.deferred.lock().destination(origin) else { continue };
             // What is there is newer than what we hold.
             if self.is_wiped(address) || worker.pagemap.is_present(address) == Some(true) {
@@ -123,20 +123,6 @@ impl Pager {
                 std::process::abort();
             }
         }
-    }
-
-    /// The pages of which we hold the content, and their addresses.
-    fn absent_pages(&self) -> impl Iterator<Item = (PageState, usize)> {
-        let nothing =
-            |s: &PageState| matches!(s, PageState::Fresh | PageState::Resident | PageState::Gone);
-        self.regions.iter().flat_map(move |(_, region)| {
-            (0..region.pages())
-                .map(|page| {
-                    let state = PageState::of(region.word(page).load(Acquire));
-                    (state, region.start() + page as usize * PAGE)
-                })
-                .filter(move |(state, _)| !nothing(state))
-        })
     }
 
     /// In the child, while the parent is frozen: counts on a page of its own from here
@@ -193,7 +179,7 @@ impl Pager {
             orphan_lost();
         }
         let mut worker = Worker::new(self, MANAGER);
-        for (state, address) in self.absent_pages() {
+        for (state, address) in self.absent_pages(|| true) {
             if !worker.restore(state, address, fill) {
                 orphan_lost();
             }
@@ -270,19 +256,7 @@ fn orphan_lost() -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pager::fixture::{START, hold, pager, place, touch};
-
-    #[test]
-    fn what_a_child_without_a_pager_needs_is_what_we_hold_the_content_of() {
-        let pager = pager(6);
-        touch(pager, 1);
-        let held = hold(pager, 2, 5);
-        place(pager, 3).word.store(PageState::Gone.word(), Release);
-        place(pager, 4).word.store(PageState::Same(0).word(), Release);
-        let absent: Vec<_> = pager.absent_pages().collect();
-        let at = |page: usize| START + page * PAGE;
-        assert_eq!(absent, [(held, at(2)), (PageState::Same(0), at(4))]);
-    }
+    use crate::pager::fixture::{pager, place};
 
     /// Its owner was not copied: nothing certain is known of the page.
     #[test]

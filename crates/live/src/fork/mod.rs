@@ -52,8 +52,10 @@
 //! | [`shared_frames`] | frames that both have until one of them writes |
 //! | [`turns`] | changes that are made between copies |
 //! | [`wiped`] | what a child is to find empty |
+//! | `absent` | the pages that a child is to be given |
 //! | `raw_child` | a child of a fork that was not announced is given its memory |
 
+mod absent;
 mod child;
 mod children;
 mod handover;

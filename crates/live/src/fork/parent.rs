@@ -337,22 +337,10 @@ impl Pager {
 
     /// Brings in everything that is absent in a child, of which the only thread is in our wrapper.
     fn fill_child(&self, worker: &mut Worker<'_>, number: usize, child: Child) {
-        for (_, region) in self.regions.iter() {
-            if child.uffd.is_orphan() {
-                return;
-            }
-            for page in 0..region.pages() {
-                if matches!(
-                    PageState::of(region.word(page).load(Acquire)),
-                    PageState::Fresh | PageState::Resident | PageState::Gone
-                ) {
-                    continue;
-                }
-                let origin = region.start() + page as usize * PAGE;
-                let place = self.freeze.deferred.lock().destination_in(Some(number), origin);
-                if let Some(address) = place.filter(|&address| !self.is_wiped(address)) {
-                    worker.bring_to_child(number, child, address);
-                }
+        for (_, origin) in self.absent_pages(|| !child.uffd.is_orphan()) {
+            let place = self.freeze.deferred.lock().destination_in(Some(number), origin);
+            if let Some(address) = place.filter(|&address| !self.is_wiped(address)) {
+                worker.bring_to_child(number, child, address);
             }
         }
     }

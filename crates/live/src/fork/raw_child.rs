@@ -5,13 +5,10 @@
 //! the child for him. So its events are read and noted here. Where a page belongs then follows from what
 //! its parent's events say of its copy, and its own say of what it did since.
 
-use core::sync::atomic::Ordering::*;
-
 use crate::failsafe::give_up;
 use crate::fault::serve::Served;
 use crate::pager::Pager;
 use crate::space::deferred::Deferred;
-use crate::space::page_state::PageState;
 use crate::sys::PAGE;
 use crate::sys::spin::give_way;
 use crate::sys::uffd::{Message, Uffd};
@@ -33,17 +30,9 @@ impl Pager {
     pub(super) fn fill_raw_child(&self, worker: &mut Worker<'_>, number: usize, uffd: Uffd) {
         let mut children = vec![RawChild { uffd, number, events: Deferred::none() }];
         while let Some(mut child) = children.pop() {
-            for (_, region) in self.regions.iter() {
-                if child.uffd.is_orphan() {
-                    break;
-                }
-                for page in 0..region.pages() {
-                    let state = PageState::of(region.word(page).load(Acquire));
-                    if !matches!(state, PageState::Fresh | PageState::Resident | PageState::Gone) {
-                        let origin = region.start() + page as usize * PAGE;
-                        worker.bring_in(&mut child, origin, &mut children);
-                    }
-                }
+            let uffd = child.uffd;
+            for (_, origin) in self.absent_pages(|| !uffd.is_orphan()) {
+                worker.bring_in(&mut child, origin, &mut children);
             }
             // A copy that it makes of itself just now has all only if that was begun from here on.
             while child.uffd.is_changing() {

@@ -145,8 +145,7 @@ pub(crate) fn adopt(pager: &Pager, place: &Place<'_>, pagemap: &Pagemap) -> Adop
         }
     }
     // Of a fresh page nothing is held that could be lost.
-    let held = !matches!(state, PageState::Fresh | PageState::Gone | PageState::Resident);
-    if held && pagemap.is_present(place.address()) != Some(true) {
+    if state.is_held() && pagemap.is_present(place.address()) != Some(true) {
         place.word.store(word, Release);
         return Adopted::No;
     }

@@ -44,6 +44,11 @@ impl PageState {
         }
     }
 
+    /// Whether Terrace has the content: a staged page's, too, which is nowhere else.
+    pub const fn is_held(self) -> bool {
+        !matches!(self, Self::Fresh | Self::Resident | Self::Gone)
+    }
+
     /// What a word says; `BUSY` is ignored.
     pub const fn of(word: u64) -> Self {
         let payload = word >> 4;
