@@ -9,7 +9,7 @@ const TRIM: c_int = 2 * LARGE;
 
 /// Has everything below our own large requests come from the heap.
 pub(crate) fn set() {
-    // SAFETY: they set numbers of the C library's.
+    // SAFETY: sets numbers of the C library's.
     unsafe {
         // By default it maps requests just below ours one by one, and nobody tells us of those mappings.
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
