@@ -6,7 +6,7 @@ use terrace_core::{Bytes, BytesPerSecond, Nanos, Pages, PerSecond};
 
 use super::Simulation;
 use crate::analytic::migration::MigrationCounts;
-use crate::analytic::report::{ClassAccount, RunResult, SimReport, TierReport, mean_and_spread};
+use crate::analytic::report::{RunResult, SimReport, TierReport, mean_and_spread};
 
 impl Simulation {
     /// The report of a simulation whose phases have ended.
@@ -46,8 +46,7 @@ impl Simulation {
                 }
             })
             .collect();
-        let accounts =
-            self.brain.as_ref().map_or_else(Vec::new, |b| ClassAccount::all(b.economist()));
+        let accounts = self.accounts();
         SimReport {
             schema: 1,
             machine: self.machine.name.clone(),
