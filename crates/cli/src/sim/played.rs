@@ -105,7 +105,8 @@ struct Ran {
 }
 
 impl Ran {
-    fn new(kernel: &Kernel, report: KernelReport) -> Self {
+    fn new(kernel: &mut Kernel, report: KernelReport) -> Self {
+        kernel.finish();
         let accounts = ClassAccount::all(kernel.economist());
         Self { report, accesses: 0, accounts, cut: None }
     }
@@ -273,7 +274,7 @@ fn run(
                 .map_err(Failure::bad_input)?;
             listen(&mut kernel, out);
             let report = kernel.run(calls.as_mut()).map_err(Failure::failed)?;
-            Ok(Ran::new(&kernel, report))
+            Ok(Ran::new(&mut kernel, report))
         }
         What::Calls(recording, cut) => {
             leave_room_for(&mut config.machine, memory_of_calls(&recording));
@@ -286,7 +287,7 @@ fn run(
             }
             let mut calls = Replay::new(&recording, "recorded calls");
             let report = kernel.run(&mut calls).map_err(Failure::bad_input)?;
-            Ok(Ran { cut, ..Ran::new(&kernel, report) })
+            Ok(Ran { cut, ..Ran::new(&mut kernel, report) })
         }
         What::Trace(repeatable) => {
             let survey = {
@@ -310,7 +311,7 @@ fn run(
             let name = source.describe();
             tell(&name, source.summary().as_ref());
             drop(source);
-            Ok(Ran { accesses, cut: told(repeatable.cut()), ..Ran::new(&kernel, report) })
+            Ok(Ran { accesses, cut: told(repeatable.cut()), ..Ran::new(&mut kernel, report) })
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::analytic::report::{RunResult, SimReport, TierReport, mean_and_spread}
 impl Simulation {
     /// The report of a simulation whose phases have ended.
     pub(super) fn report(
-        self,
+        mut self,
         runs: Vec<RunResult>,
         warm: &MigrationCounts,
         started: Instant,
@@ -46,6 +46,11 @@ impl Simulation {
                 }
             })
             .collect();
+        // What is watched is judged by the time that it had. Else only pages that left again would be
+        // judged in a run that is shorter than a horizon.
+        if let Some(brain) = &mut self.brain {
+            brain.finish(self.now);
+        }
         let accounts = self.accounts();
         SimReport {
             schema: 1,
