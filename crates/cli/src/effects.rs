@@ -14,6 +14,8 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Command};
 use terrace_core::LadderFile;
+use terrace_kloc::policy::Strategy;
+use terrace_policy::PolicyName;
 use terrace_sim::SimPolicy;
 
 use crate::failure::Failure;
@@ -60,9 +62,26 @@ const UNSAMPLED: Mode = Mode {
     what: "with a policy that needs no samples (--policy)",
     applies: |m| policy(m).is_some_and(|policy| !policy.takes_samples()),
 };
-const UNMOVED: Mode = Mode {
-    what: "where nothing is moved (--policy)",
-    applies: |m| policy(m).is_some_and(SimPolicy::moves_nothing),
+const UNDECIDED: Mode = Mode {
+    what: "where no policy decides anything (--policy)",
+    applies: |m| policy(m).is_some_and(SimPolicy::decides_nothing),
+};
+const UNDECIDED_IN_KERNEL: Mode = Mode {
+    what: "with a strategy that only places pages (--kernel)",
+    applies: |m| strategy(m).is_some_and(Strategy::decides_nothing),
+};
+/// This policy moves nothing; where it puts new memory, the economist is asked.
+const UNASKED: Mode = Mode {
+    what: "with --policy first-touch and --economist off: nothing is decided that could be recorded",
+    applies: |m| {
+        let off = Some(&terrace_economics::Mode::Off);
+        policy(m) == Some(SimPolicy::Policy(PolicyName::FirstTouch))
+            && m.try_get_one::<terrace_economics::Mode>("economist").ok().flatten() == off
+    },
+};
+const ONE_MEMORY: Mode = Mode {
+    what: "where everything lies in one memory (--policy)",
+    applies: |m| policy(m).is_some_and(SimPolicy::is_one_memory),
 };
 const PROGRAM_FILE: Mode = Mode { what: "with a file", applies: |m| given(m, "file") };
 const ONE_LOOK: Mode = Mode {
@@ -131,6 +150,11 @@ fn policy(matches: &ArgMatches) -> Option<SimPolicy> {
     matches.try_get_one::<SimPolicy>("policy").ok().flatten().copied()
 }
 
+/// What decides where pages lie in a simulated kernel.
+fn strategy(matches: &ArgMatches) -> Option<Strategy> {
+    matches.try_get_one::<Strategy>("kernel").ok().flatten().copied()
+}
+
 /// Whether `top` looks again and again.
 fn watches(matches: &ArgMatches) -> bool {
     let is_terminal = || io::stdout().is_terminal() && io::stdin().is_terminal();
@@ -171,16 +195,16 @@ const SIM: &[Row] = &[
     (&["survival"], &[&PLAYED]),
     (&["policy", "page_size"], &[&PERSIST, &PLAYED]),
     (&["machine"], &[&PERSIST]),
-    (&["economist"], &[&PERSIST, &UNMOVED]),
+    (&["economist"], &[&PERSIST, &UNDECIDED, &UNDECIDED_IN_KERNEL]),
     (
         &["workload", "hot", "working_set", "hot_percent", "threads", "shift_at"],
         &[&FULL, &PERSIST, &PLAYED],
     ),
     (&["warm_up", "duration", "runs", "scale"], &[&FULL, &PERSIST, &PLAYED]),
     (&["seed"], &[&PLAYED]),
-    (&["fast"], &[&SCALED, &PERSIST]),
+    (&["fast"], &[&SCALED, &PERSIST, &ONE_MEMORY]),
     (&["html"], &[&SCALED, &PERSIST, &PLAYED]),
-    (&["record"], &[&PERSIST]),
+    (&["record"], &[&PERSIST, &UNDECIDED, &UNDECIDED_IN_KERNEL, &UNASKED]),
     (&["memory", "fold"], &[&SCALED, &FULL, &PLAYED]),
     (&["interval"], &[&SCALED, &FULL, &PLAYED, &UNSAVED]),
     // Others have nothing to do there.
@@ -396,6 +420,12 @@ mod tests {
             ("terrace sim --persist softwrap --trace t --background 1ms", "--background"),
             ("terrace sim --trace t --policy tpp --sample-period 5", "--sample-period"),
             ("terrace sim --policy all-dram --economist off", "--economist"),
+            ("terrace sim --policy memory-mode --record f", "--record"),
+            ("terrace sim --policy all-slow --trace t --record f", "--record"),
+            ("terrace sim --policy first-touch --economist off --record f", "--record"),
+            ("terrace sim --policy all-dram --trace t --fast 1GiB", "--fast"),
+            ("terrace sim --kernel naive --trace t --record f", "--record"),
+            ("terrace sim --kernel all-slow --shape redis --economist off", "--economist"),
             ("terrace crash FILE --programs 5", "--programs"),
             ("terrace reproduce kindle --only ssp --largest 64MiB", "--largest"),
             ("terrace reproduce kindle --only persistence --seed 2", "--seed"),
@@ -412,6 +442,8 @@ mod tests {
             "terrace sim --trace t --format lackey --cores 2 --skip 5 --fast 1GiB --html f --seed 2",
             "terrace sim --algorithm gups --size 1GiB --accesses 5 --set hot=1MiB --cores 8",
             "terrace sim --trace t --policy memtis --record f",
+            "terrace sim --policy first-touch --record f --economist enforce",
+            "terrace sim --policy hemem --economist off --record f",
             "terrace sim --via lackey -- prog",
             "terrace sim --persist ssp --ssp-flush updated --interval 1s --fold --trace t",
             "terrace sim --persist none --trace t",

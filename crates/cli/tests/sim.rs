@@ -277,6 +277,25 @@ fn what_would_be_refused_is_told_where_the_economist_is_to_advise() {
     assert_eq!(moved(&shadow), moved(&advise));
 }
 
+/// Each proposal is in one column: actions for which the run was too short were in none.
+#[test]
+fn what_was_proposed_is_the_sum_of_what_became_of_it() {
+    let report = json(sim("hemem").arg("--json"), 0)["report"].clone();
+    let accounts = report["accounts"].as_array().unwrap();
+    assert!(!accounts.is_empty(), "{report}");
+    for line in accounts {
+        let columns = ["vetoed", "held_out", "completed", "aborted", "unfinished"];
+        let ends: u64 = columns.iter().map(|column| line[*column].as_u64().expect(column)).sum();
+        assert_eq!(line["proposed"].as_u64(), Some(ends), "{line}");
+    }
+    let program = ["--algorithm", "gups", "--size", "8MiB", "--accesses", "100000"];
+    let single = terrace().args(["sim", "--machine", "cxl", "--policy", "hemem"]).args(program);
+    for output in [sim("hemem").output().unwrap(), single.output().unwrap()] {
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("  aborted  unfinished  cost"), "{text}");
+    }
+}
+
 /// Placing says of many pages what one of them is worth. That is a part of the time that there is: it was
 /// more than the machine has, when the first pages were promised all accesses.
 #[test]

@@ -69,6 +69,14 @@ pub struct Account {
 }
 
 impl Account {
+    /// Let pass, with an end that nobody has told yet: such an action waits, or is under way. When a
+    /// run is over, these are the actions that it was too short for. What was proposed is the sum of
+    /// what was vetoed, held out, completed and aborted, and of these.
+    pub const fn unfinished(&self) -> u64 {
+        // A forked child may tell the end of what its parent has proposed.
+        self.proposed.saturating_sub(self.vetoed + self.held_out + self.completed + self.aborted)
+    }
+
     /// Realised over predicted cost.
     pub fn cost_ratio(&self) -> Option<f64> {
         ratio(self.realised_cost, self.predicted_cost)

@@ -7,7 +7,7 @@ use terrace_core::{Action, Bytes, Cycles, Heat, Nanos, PageRange, PerSecond, Rea
 use crate::alternative::Instead;
 use crate::decision::Decision;
 use crate::interval::{AMOUNT_MAX, Interval};
-use crate::ledger::Term;
+use crate::ledger::{Term, TermKind};
 use crate::mode::Verdict;
 use crate::model;
 
@@ -68,8 +68,9 @@ impl<S: AsRef<str>> fmt::Display for Explanation<'_, S> {
             Action::Collapse { .. } => write!(f, "\n    evidence: {}", Walks(d))?,
             Action::FirstTouch { touched, unsure, averted, within, left, .. } => write!(
                 f,
-                "\n    evidence: a profile: {averted} of page walks averted in {within}, {left} of \
-                 it left, {touched}{} base {} touched",
+                "\n    evidence: a profile: {averted} of page walks averted in {within}{}, \
+                 {touched}{} base {} touched",
+                Counted { decision: d, averted, within, left },
                 Unsure(unsure),
                 if (touched, unsure) == (1, 0) { "page" } else { "pages" }
             )?,
@@ -85,7 +86,7 @@ impl<S: AsRef<str>> fmt::Display for Explanation<'_, S> {
                 Count(blocks.get(), "free block"),
                 wanted.get(),
                 Count(pages.get(), "moved page"),
-                Averts(brings, within, left),
+                Averts(Counted { decision: d, averted: brings, within, left }),
             )?,
             Action::Prefetch { window, used, known, .. } => write!(
                 f,
@@ -358,15 +359,55 @@ impl fmt::Display for Unsure {
 }
 
 /// What blocks avert beside faults, where they do, and in which time.
-struct Averts(Cycles, Nanos, Nanos);
+struct Averts<'a>(Counted<'a>);
 
-impl fmt::Display for Averts {
+impl fmt::Display for Averts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(cycles, within, left) = self;
-        if cycles.is_zero() {
+        let Counted { averted, within, .. } = self.0;
+        if averted.is_zero() {
             return Ok(());
         }
-        write!(f, ", to avert {cycles} of page walks in {within}, {left} of it left")
+        write!(f, ", to avert {averted} of page walks in {within}{}", self.0)
+    }
+}
+
+/// For how long averted page walks were counted, beside the part of their time that is left.
+///
+/// The two differ: what comes about within a horizon counts as well where the horizon is longer
+/// than what is left. The line says so, or else a full credit would stand beside a short rest.
+struct Counted<'a> {
+    decision: &'a Decision,
+    averted: Cycles,
+    within: Nanos,
+    left: Nanos,
+}
+
+impl Counted<'_> {
+    /// As the price has it: amounts in ledgers have seven digits.
+    fn time(&self) -> Nanos {
+        let terms = self.decision.terms.iter().flatten();
+        let walks = terms.filter(|term| term.kind == TermKind::SavedWalks);
+        let counted: f64 = walks.map(|term| term.cycles().expected).sum();
+        Nanos::from_f64(self.within.as_f64() * counted / self.averted.as_f64().max(1.0))
+    }
+}
+
+impl fmt::Display for Counted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// One part in so many is rounding.
+        const ROUNDING: f64 = 1e-3;
+        let (left, time) = (self.left, self.time());
+        let slack = self.within.as_f64() * ROUNDING;
+        if self.averted.is_zero() {
+            return Ok(());
+        }
+        if time.as_f64() > left.as_f64() + slack {
+            write!(f, ", counted for {time} by the horizon, though only {left} of it are left")
+        } else if time.as_f64() + slack >= left.min(self.within).as_f64() {
+            write!(f, ", counted for the {time} of it that are left")
+        } else {
+            write!(f, ", counted for {time} as profiles have come true; {left} of it are left")
+        }
     }
 }
 

@@ -5,10 +5,10 @@ mod common;
 
 use common::{demote, exchange, heat, laptop, laptop_telemetry, optane, optane_telemetry, promote};
 use terrace_core::{
-    Action, BytesPerSecond, Cycles, HugePages, Nanos, PageNo, PageRange, Pages, Proposal, Reason,
-    RegionId, SampleSource, Urgency,
+    Action, ActionClass, BytesPerSecond, Cycles, HugePages, Nanos, PageNo, PageRange, Pages,
+    Proposal, Reason, RegionId, SampleSource, Urgency,
 };
-use terrace_economics::{Economist, Mode};
+use terrace_economics::{Economist, LookedAt, Mode};
 
 const TIERS: [&str; 2] = ["dram", "optane"];
 
@@ -87,8 +87,8 @@ fn a_huge_page_by_a_profile_says_what_it_rests_on_and_where_it_turns() {
     let text = economist.decide(&proposal, &optane_telemetry()).to_string();
     for part in [
         "huge page first at 2:512 (Profiled): PASSED",
-        "evidence: a profile: 200 Mcycles of page walks averted in 1.00 s, 1.00 s of it left, 100 ± 20 \
-         base pages touched",
+        "evidence: a profile: 200 Mcycles of page walks averted in 1.00 s, counted for the 1.00 s \
+         of it that are left, 100 ± 20 base pages touched",
         "+ saved page walks",
         "- zeroing",
         "averted cycles/s",
@@ -97,6 +97,46 @@ fn a_huge_page_by_a_profile_says_what_it_rests_on_and_where_it_turns() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
+}
+
+/// A benefit counts for a horizon where less than that is left of a run. Where the line had what is
+/// left alone, a full benefit beside it looked like a mistake.
+#[test]
+fn a_benefit_that_counts_longer_than_what_is_left_says_for_how_long_and_why() {
+    let text = |economist: &mut Economist, [within, left]: [u64; 2]| {
+        let mut proposal = promote(heat(0.0, 0.0, 0));
+        let range = PageRange { region: RegionId(2), start: PageNo(512), count: 512 };
+        let averted = Cycles(200_000_000);
+        proposal.action = Action::FirstTouch {
+            range,
+            touched: 100,
+            unsure: 0,
+            least: averted,
+            averted,
+            most: averted,
+            within: Nanos::seconds(within),
+            left: Nanos::seconds(left),
+            waits: Cycles::ZERO,
+        };
+        proposal.reason = Reason::Profiled;
+        economist.decide(&proposal, &optane_telemetry()).to_string()
+    };
+    // Pages stay in use for 10 s until more is known.
+    let mut economist = Economist::new(Mode::Enforce, optane());
+    for (times, line) in [
+        ([8, 2], "8.00 s, counted for 8.00 s by the horizon, though only 2.00 s of it are left, "),
+        ([20, 2], "20.0 s, counted for 10.0 s by the horizon, though only 2.00 s of it are left, "),
+        ([40, 30], "40.0 s, counted for the 30.0 s of it that are left, "),
+    ] {
+        let text = text(&mut economist, times);
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    for _ in 0..100 {
+        economist.looked_at(ActionClass::FirstTouch, LookedAt { said: 1.0, was: 0.25 });
+    }
+    let text = text(&mut economist, [40, 30]);
+    let line = " as profiles have come true; 30.0 s of it are left, ";
+    assert!(text.contains("in 40.0 s, counted for ") && text.contains(line), "{text}");
 }
 
 /// Evidence is what the price rests on: not samples, where nobody has taken any.
@@ -275,8 +315,8 @@ fn compaction_says_what_its_blocks_avert_in_which_time_and_how_many_would_have_t
     }
     let wanted = text(3, 300_000_000);
     for part in [
-        "3 of them wanted, for 70 moved pages, to avert 300 Mcycles of page walks in 1.00 s, 1.00 s \
-         of it left\n",
+        "3 of them wanted, for 70 moved pages, to avert 300 Mcycles of page walks in 1.00 s, \
+         counted for the 1.00 s of it that are left\n",
         "+ saved page walks",
         "would not pay below ",
     ] {

@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use terrace_core::{ActionClass, Bytes, Cycles, Nanos};
-use terrace_economics::Balance;
 use terrace_economics::account::{benefit_is_observed, harm_is_observed};
+use terrace_economics::{Account, Balance};
 use terrace_live::stats::freed_regions::Freed;
 use terrace_live::stats::histogram::Histogram;
 use terrace_live::stats::process_page::{ClassCounters, Counters, ProcessPage, State, Text};
@@ -281,12 +281,22 @@ fn accounts(pages: &[&ProcessPage]) -> Vec<AccountReport> {
             let sum = |counter: fn(&ClassCounters) -> &AtomicU64| -> u64 {
                 pages.iter().map(|page| counter(&page.classes[class.index()]).load(Relaxed)).sum()
             };
-            AccountReport {
-                class,
+            // As in the economist's own account, of all processes together.
+            let counted = Account {
                 proposed: sum(|c| &c.proposed),
                 vetoed: sum(|c| &c.vetoed),
+                held_out: sum(|c| &c.held_out),
                 completed: sum(|c| &c.completed),
                 aborted: sum(|c| &c.aborted),
+                ..Account::default()
+            };
+            AccountReport {
+                class,
+                proposed: counted.proposed,
+                vetoed: counted.vetoed,
+                completed: counted.completed,
+                aborted: counted.aborted,
+                unfinished: counted.unfinished(),
                 predicted_cost: Cycles(sum(|c| &c.predicted_cost)),
                 realised_cost: Cycles(sum(|c| &c.realised_cost)),
                 predicted_benefit: Cycles(sum(|c| &c.predicted_benefit)),
@@ -294,7 +304,7 @@ fn accounts(pages: &[&ProcessPage]) -> Vec<AccountReport> {
                     .then(|| Cycles(sum(|c| &c.realised_benefit))),
                 checks: CheckReport {
                     explored: sum(|c| &c.explored),
-                    held_out: sum(|c| &c.held_out),
+                    held_out: counted.held_out,
                     judged_predicted_benefit: Cycles(sum(|c| &c.judged_predicted_benefit)),
                     judged_realised_benefit: Cycles(sum(|c| &c.judged_realised_benefit)),
                     predicted_harm: Cycles(sum(|c| &c.predicted_harm)),

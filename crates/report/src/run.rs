@@ -523,6 +523,9 @@ pub struct AccountReport {
     pub completed: u64,
     /// Let pass but not carried out.
     pub aborted: u64,
+    /// Let pass, and waiting or under way when this was written.
+    #[serde(default)]
+    pub unfinished: u64,
     /// Predicted cost of what was carried out.
     pub predicted_cost: Cycles,
     /// What it cost.
@@ -608,6 +611,7 @@ impl AccountReport {
             vetoed: account.vetoed,
             completed: account.completed,
             aborted: account.aborted,
+            unfinished: account.unfinished(),
             predicted_cost: account.predicted_cost,
             realised_cost: account.realised_cost,
             predicted_benefit: account.predicted_benefit,

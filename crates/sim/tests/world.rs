@@ -5,6 +5,8 @@ mod common;
 use common::{FIRST_TOUCH, HEMEM, apart, config, run, simulation, small_gups, small_machine};
 use proptest::prelude::*;
 use terrace_core::{Bytes, Cycles, Nanos, TierId};
+use terrace_economics::Mode;
+use terrace_sim::analytic::report::ClassAccount;
 use terrace_sim::{
     Frames, Gups, GupsConfig, SamplerConfig, Shift, SimConfig, SimPolicy, SimReport, Simulation,
 };
@@ -59,6 +61,34 @@ proptest! {
             prop_assert!((0..256).filter(|&page| pages.is_moving(page)).count() <= 2);
         }
     }
+}
+
+/// What is proposed comes to an end, or waits when a run is over: nothing falls out of the accounts.
+/// What waits is counted by who makes it wait.
+#[test]
+fn every_proposal_is_in_one_column_of_the_accounts() {
+    let mut waited = 0;
+    for mode in [Mode::Off, Mode::Shadow, Mode::Enforce] {
+        for policy in ["hemem", "memtis", "tpp", "autonuma"] {
+            let by_name: SimPolicy = policy.parse().expect("a policy");
+            let config = config(small_gups(Bytes::mib(96)), by_name);
+            let mut world = simulation(SimConfig { economist: mode, scale: 64, ..config });
+            for _ in 0..60 {
+                world.run_for(Nanos::millis(25));
+                let mut unfinished = 0;
+                for ClassAccount { class, account } in world.accounts() {
+                    let refused = account.vetoed + account.held_out;
+                    let not_done = account.aborted + account.unfinished();
+                    let all = refused + account.completed + not_done;
+                    assert_eq!(account.proposed, all, "{policy}, {class:?}: {account:?}");
+                    unfinished += account.unfinished();
+                }
+                assert_eq!(unfinished, world.unfinished(), "{policy}, {}", mode.name());
+                waited += unfinished;
+            }
+        }
+    }
+    assert!(waited > 0, "nothing was ever looked at while it waited");
 }
 
 #[test]

@@ -536,6 +536,7 @@ pub(crate) fn accounts(lines: &[AccountReport]) -> String {
                 count(line.vetoed),
                 count(line.completed),
                 count(line.aborted),
+                count(line.unfinished),
                 pair(line.predicted_cost, Some(line.realised_cost)),
                 pair(line.predicted_benefit, line.realised_benefit),
             ]
@@ -551,6 +552,7 @@ pub(crate) fn accounts(lines: &[AccountReport]) -> String {
             "vetoed",
             "completed",
             "aborted",
+            "unfinished",
             "cost, cycles (realised)",
             "benefit, cycles (realised)",
         ],
@@ -856,6 +858,7 @@ mod tests {
                 vetoed: 0,
                 completed: 1_248_001,
                 aborted: 3_002,
+                unfinished: 0,
                 predicted_cost: Cycles(14_976_012_000),
                 realised_cost: Cycles(15_212_000_400),
                 predicted_benefit: Cycles(88_000_000_000),

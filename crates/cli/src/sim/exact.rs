@@ -218,7 +218,9 @@ fn render(report: &ExactReport, config: &ExactConfig) -> String {
         let cores = format!("{} of {} had something to do", report.cores, config.cores);
         rows.insert(2, ("cores", cores));
     }
-    rows.extend(advice(config.economist.name(), &super::render::lines(&report.accounts)));
+    let mode = config.economist.name();
+    let lines = super::render::lines(&report.accounts);
+    rows.extend(advice(mode, &lines));
     text.push_str(&facts("  ", &rows));
     text.push('\n');
     let cache = |name: &str, cache: &CacheReport| {
@@ -265,5 +267,6 @@ fn render(report: &ExactReport, config: &ExactConfig) -> String {
         })
         .collect();
     text.push_str(&table(["tiers", "used", "misses", "latency", "read", "written"], &tiers));
+    super::render::of_economist(mode, &lines, &mut text);
     text
 }

@@ -12,6 +12,7 @@ use terrace_core::context::ContextChange;
 use terrace_core::{Bytes, ContextEvent, ContextId, EventRef, Nanos, ObjectKind, PageRef};
 use terrace_economics::{Decision, Mode};
 use terrace_kloc::policy::{Strategy, StrategyConfig};
+use terrace_sim::analytic::report::ClassAccount;
 use terrace_sim::kernel::played::{PlayError, Survey, leave_room_for, memory_of_calls, play};
 use terrace_sim::kernel::programs::{Amount, Program, Shapes};
 use terrace_sim::kernel::recorded::{self, Recording, Replay};
@@ -27,6 +28,7 @@ use crate::failure::Failure;
 use crate::output::{self, Files, count, facts, table};
 use crate::progress::Progress;
 use crate::records::Record;
+use crate::run::render::advice;
 
 const STRATEGIES: &[Strategy] = &[
     Strategy::AllFast,
@@ -85,9 +87,29 @@ struct Document<'a> {
     /// The program's own accesses.
     accesses: u64,
     report: &'a KernelReport,
+    /// The economist's accounts, of classes that saw a proposal.
+    accounts: &'a [ClassAccount],
     /// Why a trace was not read to its end.
     #[serde(skip_serializing_if = "Option::is_none")]
+    cut: Option<&'a str>,
+}
+
+/// What came of it.
+struct Ran {
+    report: KernelReport,
+    /// The program's own accesses.
+    accesses: u64,
+    accounts: Vec<ClassAccount>,
+    /// Why a trace was not read to its end.
     cut: Option<String>,
+}
+
+impl Ran {
+    fn new(kernel: &mut Kernel, report: KernelReport) -> Self {
+        kernel.finish();
+        let accounts = ClassAccount::all(kernel.economist());
+        Self { report, accesses: 0, accounts, cut: None }
+    }
 }
 
 /// What is played.
@@ -184,15 +206,16 @@ impl Played {
         if let Some(file) = &out {
             finish(file)?;
         }
-        let (report, accesses, cut) = ran?;
+        let ran = ran?;
         let document = Document {
             program: &name,
             machine: &config.machine.name,
             strategy: strategy.name(),
             caches: detail == Detail::Caches,
-            accesses,
-            report: &report,
-            cut,
+            accesses: ran.accesses,
+            report: &ran.report,
+            accounts: &ran.accounts,
+            cut: ran.cut.as_deref(),
         };
         let text = if json {
             output::json("terrace.sim.kernel", &document)?
@@ -230,13 +253,13 @@ fn read_calls(path: &Path, partial: bool) -> Result<(Recording, Option<String>),
     }
 }
 
-/// Runs it; what came of it, accesses of the program, and why its trace was not read to its end.
+/// Runs it.
 fn run(
     program: What,
     strategy: Strategy,
     config: &KernelConfig,
     out: Option<&SharedFile>,
-) -> Result<(KernelReport, u64, Option<String>), Failure> {
+) -> Result<Ran, Failure> {
     let (mut config, scale) = (config.clone(), config.scale);
     let build = |threads: usize| strategy.build(&StrategyConfig::new(threads, scale));
     match program {
@@ -251,7 +274,7 @@ fn run(
                 .map_err(Failure::bad_input)?;
             listen(&mut kernel, out);
             let report = kernel.run(calls.as_mut()).map_err(Failure::failed)?;
-            Ok((report, 0, None))
+            Ok(Ran::new(&mut kernel, report))
         }
         What::Calls(recording, cut) => {
             leave_room_for(&mut config.machine, memory_of_calls(&recording));
@@ -264,7 +287,7 @@ fn run(
             }
             let mut calls = Replay::new(&recording, "recorded calls");
             let report = kernel.run(&mut calls).map_err(Failure::bad_input)?;
-            Ok((report, 0, cut))
+            Ok(Ran { cut, ..Ran::new(&mut kernel, report) })
         }
         What::Trace(repeatable) => {
             let survey = {
@@ -288,7 +311,7 @@ fn run(
             let name = source.describe();
             tell(&name, source.summary().as_ref());
             drop(source);
-            Ok((report, accesses, told(repeatable.cut())))
+            Ok(Ran { accesses, cut: told(repeatable.cut()), ..Ran::new(&mut kernel, report) })
         }
     }
 }
@@ -390,6 +413,9 @@ fn render(document: &Document<'_>, config: &KernelConfig) -> String {
     if document.accesses > 0 {
         rows.insert(0, ("accesses", count(document.accesses)));
     }
+    let mode = config.economist.name();
+    let lines = super::render::lines(document.accounts);
+    rows.extend(advice(mode, &lines));
     text.push_str(&facts("  ", &rows));
     text.push('\n');
     let tiers = &config.machine.tiers;
@@ -416,5 +442,6 @@ fn render(document: &Document<'_>, config: &KernelConfig) -> String {
         ["pages of", "placed", fast, "lines", "missed", fast, "down", "up"],
         &rows,
     ));
+    super::render::of_economist(mode, &lines, &mut text);
     text
 }

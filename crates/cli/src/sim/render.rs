@@ -15,6 +15,16 @@ pub(super) fn lines(accounts: &[ClassAccount]) -> Vec<AccountReport> {
     accounts.iter().map(|line| AccountReport::new(line.class, &line.account)).collect()
 }
 
+/// The economist's tables, each after an empty line, as far as there is anything in them.
+pub(super) fn of_economist(mode: &str, lines: &[AccountReport], text: &mut String) {
+    for table in [accounts(lines), checks(lines), advised(mode, lines)] {
+        if !table.is_empty() {
+            text.push('\n');
+            text.push_str(&table);
+        }
+    }
+}
+
 /// The whole report of a run in which the economist was to do this.
 pub(crate) fn render(report: &SimReport, economist: Mode) -> String {
     let mut text = format!("{} on {}, policy {}\n", report.workload, report.machine, report.policy);

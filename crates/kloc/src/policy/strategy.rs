@@ -96,6 +96,11 @@ impl Strategy {
         }
     }
 
+    /// Whether it places pages and proposes nothing, so that there is nothing to price or to record.
+    pub const fn decides_nothing(self) -> bool {
+        matches!(self, Self::AllFast | Self::AllSlow | Self::Naive)
+    }
+
     /// A new policy.
     pub fn build(self, config: &StrategyConfig) -> Box<dyn Policy> {
         let scaled = |time: Nanos| Nanos((time.get() / config.scale.max(1)).max(1));

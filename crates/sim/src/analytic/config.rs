@@ -52,13 +52,15 @@ impl SimPolicy {
         }
     }
 
-    /// Whether it never asks for anything that the economist could refuse.
-    pub const fn moves_nothing(self) -> bool {
-        match self {
-            Self::Policy(name) => matches!(name, PolicyName::FirstTouch),
-            Self::Custom(_) => false,
-            _ => true,
-        }
+    /// Whether nobody decides: nothing is proposed that the economist could price, and a recording
+    /// would have nothing in it. Under a policy that moves nothing, new memory is placed.
+    pub const fn decides_nothing(self) -> bool {
+        matches!(self, Self::MemoryMode) || self.is_one_memory()
+    }
+
+    /// Whether everything lies in one memory, however large another one is.
+    pub const fn is_one_memory(self) -> bool {
+        matches!(self, Self::AllDram | Self::AllSlow)
     }
 
     /// What people call it.

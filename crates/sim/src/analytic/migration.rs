@@ -196,6 +196,11 @@ impl MigrationEngine {
         self.clock.cycles(own + interrupted)
     }
 
+    /// Actions that wait, or are under way.
+    pub(crate) fn unfinished(&self) -> u64 {
+        self.queue.len() as u64 + u64::from(self.active.is_some())
+    }
+
     pub(crate) fn set_limit(&mut self, limit: BytesPerSecond) {
         self.config.limit = limit;
     }
@@ -281,7 +286,7 @@ impl MigrationEngine {
 
     /// Takes one proposal of a plan. `Err` says why it will not be carried out.
     pub(crate) fn accept(&mut self, proposal: &Proposal, pages: &Pages) -> Result<(), Abort> {
-        let moves = Self::moves_of(proposal, pages)?;
+        let moves = Self::moves_of(proposal, pages).inspect_err(|_| self.counts.aborted += 1)?;
         let size = proposal.page_size.bytes().as_f64();
         let bytes = size * moves.iter().flatten().count() as f64;
         if bytes > self.budget {

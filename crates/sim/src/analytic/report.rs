@@ -80,6 +80,7 @@ impl Serialize for ClassAccount {
         }
         let class = self.class;
         let mut account = serde_json::to_value(self.account).map_err(S::Error::custom)?;
+        account["unfinished"] = self.account.unfinished().into();
         for (field, is_observed) in [
             ("realised_benefit", benefit_is_observed(class)),
             ("realised_harm", harm_is_observed(class)),
@@ -103,7 +104,7 @@ pub struct FootprintReport {
 
 impl ClassAccount {
     /// The accounts of classes that saw a proposal.
-    pub(crate) fn all(economist: &Economist) -> Vec<Self> {
+    pub fn all(economist: &Economist) -> Vec<Self> {
         ActionClass::ALL
             .into_iter()
             .map(|class| Self { class, account: *economist.account(class) })

@@ -535,7 +535,7 @@ mod tests {
     const PINNED: (u64, u64) = (1 << 40, 2 << 20);
 
     /// Memory that fills the fast tier, and then some that has to lie there.
-    fn run(policy: &str, slow: Bytes) -> Result<(ExactReport, Bytes), SimError> {
+    fn ran(policy: &str, slow: Bytes) -> Result<(ExactReport, ExactMachine), SimError> {
         let mut machine = machines::builtin("cxl").expect("built in");
         machine.tiers[1].capacity.value = slow;
         let policy: SimPolicy = policy.parse().expect("a policy");
@@ -545,6 +545,12 @@ mod tests {
         machine.pin(PINNED.0, PINNED.1);
         let mut source = Touch(vec![PINNED, (1 << 30, 12 << 20)]);
         let report = setup::run(&mut machine, &config, &mut source, &mut |_, _| ())?;
+        Ok((report, machine))
+    }
+
+    /// The same, and what of that lies there.
+    fn run(policy: &str, slow: Bytes) -> Result<(ExactReport, Bytes), SimError> {
+        let (report, machine) = ran(policy, slow)?;
         let mut fast = Bytes::ZERO;
         for page in 0..PINNED.1 >> 12 {
             let frame = machine.memory.table.frame_of(PINNED.0 + (page << 12)).expect("mapped");
@@ -566,6 +572,18 @@ mod tests {
             assert!((500..600).contains(&faults.forced), "{policy}: {} forced", faults.forced);
             assert!(report.migrated.demotions >= faults.forced);
             assert!(faults.reclaiming > Nanos::ZERO && faults.reclaiming < report.time);
+        }
+    }
+
+    /// What the program was too short for is in the accounts.
+    #[test]
+    fn what_waits_at_a_program_s_end_is_unfinished() {
+        for policy in ["hemem", "tpp", "autonuma", "memtis"] {
+            let (report, machine) = ran(policy, Bytes::mib(64)).expect("it fits");
+            let mover = &machine.runtime.mover;
+            let waits = mover.queue.len() as u64 + u64::from(mover.active.is_some());
+            let told: u64 = report.accounts.iter().map(|line| line.account.unfinished()).sum();
+            assert_eq!(told, waits, "{policy}: {:?}", report.accounts);
         }
     }
 

@@ -780,6 +780,13 @@ impl Kernel {
         self.listener = listener;
     }
 
+    /// The program is over: what is still watched is judged by the time that it had, so that the
+    /// accounts are complete.
+    pub fn finish(&mut self) {
+        let end = self.threads.iter().map(|thread| thread.now).fold(0.0, f64::max);
+        self.memory.brain.finish(Nanos::from_f64(end));
+    }
+
     /// The economist, for its accounts.
     pub fn economist(&self) -> &Economist {
         self.memory.brain.economist()

@@ -239,6 +239,55 @@ fn each_path_costs_the_sum_of_its_parts() {
     assert!(compaction >= costs.scan_page * 512 + costs.move_page);
 }
 
+/// Where memory is short, a fault drops pages of files for itself; where there are none left, it is
+/// out of memory.
+#[test]
+fn a_fault_makes_room_for_itself_as_long_as_there_is_anything_to_drop() {
+    let config = MmConfig {
+        files: Bytes::mib(4),
+        swap: Bytes::ZERO,
+        ..MmConfig::new(Bytes::mib(64), MmPolicyName::Never)
+    };
+    let mut mm = Mm::new(&config, None).expect("good parameters");
+    mm.map(0, START, Bytes::mib(64), Section::Mmap);
+    // No time passes: the kernel's thread cannot help.
+    let faults: Vec<_> =
+        (0..64 * 256).filter_map(|page| mm.fault(0, START + page * 4096, true)).collect();
+    let first = |outcome| faults.iter().position(|fault| fault.outcome == outcome);
+    let [base, reclaimed, out] =
+        [Outcome::Base, Outcome::BaseReclaimed, Outcome::OutOfMemory].map(first);
+    let order = [base, reclaimed, out];
+    assert!(base.is_some() && base < reclaimed && reclaimed < out, "{order:?}");
+    let costs = mm.costs;
+    let dropping = costs.reclaim_call + (costs.scan_lru + costs.drop_page) * 32;
+    let fault = faults[reclaimed.expect("it is before the last")];
+    let table = costs.take_base + costs.zero_base;
+    let least = costs.base_fault() + dropping;
+    assert!(fault.cycles == least || fault.cycles == least + table, "{} {least}", fault.cycles);
+    assert_eq!(mm.physical.files(), 0);
+}
+
+/// Each block has a page in it that cannot be moved: a fault looks at all blocks, twice, and takes a
+/// base page.
+#[test]
+fn what_cannot_be_compacted_costs_the_search() {
+    let config =
+        MmConfig { files: Bytes::ZERO, ..MmConfig::new(Bytes::gib(1), MmPolicyName::Always) };
+    let mut mm = Mm::new(&config, None).expect("good parameters");
+    mm.map(0, START, Bytes::mib(600), Section::Mmap);
+    for block in 0..mm.physical.blocks().len() as u64 {
+        mm.physical.take_at(block * u64::from(PAGES), Owner::KERNEL);
+    }
+    let costs = mm.costs;
+    let (outcome, cycles) = first(&mut mm, true);
+    assert_eq!(outcome, Outcome::FailedCompacted);
+    let table = costs.take_base + costs.zero_base;
+    let compaction = mm.counts.compaction.cycles;
+    assert_eq!(cycles, costs.base_fault() + table + compaction + costs.reclaim_call);
+    let blocks = mm.physical.blocks().len() as u64;
+    assert!(compaction >= costs.skip_block * (blocks - 1) * 2, "{compaction}");
+}
+
 /// A machine whose memory is held by unsplit huge pages, without files: the fault that has to
 /// make room splits all of them.
 #[test]

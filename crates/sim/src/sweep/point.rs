@@ -230,7 +230,7 @@ impl Point {
         };
         match name {
             "sample-period" => policy().takes_samples(),
-            "economist" => !policy().moves_nothing(),
+            "economist" => !policy().decides_nothing(),
             "hot" | "hot-percent" => program().is_some_and(ProgramName::has_hot_set),
             "size" | "accesses" => program().is_some(),
             // Nothing else in a simulation is drawn.

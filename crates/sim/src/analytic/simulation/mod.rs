@@ -28,7 +28,7 @@ use crate::analytic::migration::{
 };
 use crate::analytic::observe::{AccessObserver, Hint, Program};
 use crate::analytic::pages::Pages;
-use crate::analytic::report::{RunResult, SeriesPoint, SimReport};
+use crate::analytic::report::{ClassAccount, RunResult, SeriesPoint, SimReport};
 use crate::analytic::sampler::{SampleCounts, Sampler, SamplerConfig};
 use crate::analytic::threads::{Backing, Setting, Tally, Thread};
 use crate::workload::Workload;
@@ -480,6 +480,16 @@ impl Simulation {
     /// What was migrated so far.
     pub fn migrated(&self) -> &MigrationCounts {
         &self.engine.counts
+    }
+
+    /// Actions that the policy was allowed and that wait, or are under way.
+    pub fn unfinished(&self) -> u64 {
+        self.engine.unfinished()
+    }
+
+    /// The economist's accounts so far, of classes that saw a proposal; none without a policy.
+    pub fn accounts(&self) -> Vec<ClassAccount> {
+        self.brain.as_ref().map_or_else(Vec::new, |brain| ClassAccount::all(brain.economist()))
     }
 
     /// What was sampled so far.

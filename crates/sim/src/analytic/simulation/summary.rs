@@ -6,12 +6,12 @@ use terrace_core::{Bytes, BytesPerSecond, Nanos, Pages, PerSecond};
 
 use super::Simulation;
 use crate::analytic::migration::MigrationCounts;
-use crate::analytic::report::{ClassAccount, RunResult, SimReport, TierReport, mean_and_spread};
+use crate::analytic::report::{RunResult, SimReport, TierReport, mean_and_spread};
 
 impl Simulation {
     /// The report of a simulation whose phases have ended.
     pub(super) fn report(
-        self,
+        mut self,
         runs: Vec<RunResult>,
         warm: &MigrationCounts,
         started: Instant,
@@ -46,8 +46,12 @@ impl Simulation {
                 }
             })
             .collect();
-        let accounts =
-            self.brain.as_ref().map_or_else(Vec::new, |b| ClassAccount::all(b.economist()));
+        // What is watched is judged by the time that it had. Else only pages that left again would be
+        // judged in a run that is shorter than a horizon.
+        if let Some(brain) = &mut self.brain {
+            brain.finish(self.now);
+        }
+        let accounts = self.accounts();
         SimReport {
             schema: 1,
             machine: self.machine.name.clone(),
