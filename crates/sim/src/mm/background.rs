@@ -258,8 +258,7 @@ impl Mm {
     /// A slot's base pages become a huge page; returns the work.
     fn collapse(&mut self, number: u32, compact: bool) -> Cycles {
         let mut work = Cycles::ZERO;
-        let room = self.physical.free() >= self.physical.watermarks.low + u64::from(PAGES);
-        if !room || self.physical.free_huge() == 0 {
+        if !self.has_room_for_huge() || self.physical.free_huge() == 0 {
             let made = if compact {
                 let (how, time) = self.compact(Cycles::MAX);
                 work += time;

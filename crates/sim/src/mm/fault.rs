@@ -2,17 +2,15 @@
 
 use terrace_core::{Bytes, Cycles};
 
-use super::compaction::Compacted;
+use super::compaction::{COMPACT_GAP, Compacted};
 use super::kernel::Mm;
 use super::outcome::{Fault, Outcome};
 use super::physical::{Owner, PAGES};
 use super::policy::{Ask, Choice, Effort};
 use super::space::{Area, Backing, Page};
 
-/// Pages that direct reclaim wants for a base page (`SWAP_CLUSTER_MAX`).
+/// Pages that a call of direct reclaim wants, whatever for (`SWAP_CLUSTER_MAX`).
 const WANTED: u64 = 32;
-/// What it wants for a huge one (`compact_gap`).
-const WANTED_HUGE: u64 = 2 * PAGES as u64;
 
 impl Mm {
     /// A program touches memory that [`lookup`](Mm::lookup) does not find. `None` where nothing
@@ -79,8 +77,11 @@ impl Mm {
 
     /// Backs a slot with a huge page; the error is how the base page is called that follows.
     fn huge(&mut self, slot: u32, effort: Effort) -> (Result<Outcome, Outcome>, Cycles) {
-        let room = self.physical.free() >= self.physical.watermarks.low + u64::from(PAGES);
-        if room && let Some(zeroed) = self.back_with_huge(slot) {
+        // A free block is taken down to the least that has to be free, before anything else is tried
+        // (the second look of `__alloc_pages_slowpath`; the first, at the lower limit, finds no other).
+        if self.has_room_for_huge()
+            && let Some(zeroed) = self.back_with_huge(slot)
+        {
             let outcome = if zeroed { Outcome::HugePrezeroed } else { Outcome::Huge };
             return (Ok(outcome), self.costs.huge_fault(zeroed));
         }
@@ -103,10 +104,14 @@ impl Mm {
             };
             return (Err(outcome), cycles);
         }
-        // `compaction_ready`: nothing is reclaimed while there is room enough to compact.
-        let (reclaimed, time) = self.reclaim(WANTED_HUGE, !self.can_compact());
+        // What others take meanwhile must leave compaction enough; so there is reclaim up to a higher
+        // limit than the one from which compaction is tried (`compaction_ready`).
+        let enough = self.physical.watermarks.high + COMPACT_GAP;
+        let (reclaimed, time) = self.reclaim(WANTED, self.physical.free() < enough);
         cycles += time;
-        if let Some(zeroed) = self.back_with_huge(slot) {
+        if self.has_room_for_huge()
+            && let Some(zeroed) = self.back_with_huge(slot)
+        {
             return (Ok(Outcome::HugeReclaimed), cycles + self.costs.huge_fault(zeroed));
         }
         let (compacted, time) = self.compact(Cycles::MAX);

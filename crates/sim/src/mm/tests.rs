@@ -12,6 +12,8 @@ use super::physical::{Fragmentation, Owner, PAGES, Whole};
 use super::policy::MmPolicyName;
 use super::space::{Backing, Page, Section};
 
+mod outcomes;
+
 const START: u64 = 0x7f00_0000_0000;
 
 #[derive(Clone, Copy, Debug)]
