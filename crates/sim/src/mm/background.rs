@@ -1,10 +1,11 @@
-//! The kernel's threads: reclaim, khugepaged, zeroing. Each has a processor of its own, as the
+//! The kernel's threads: reclaim, compaction, khugepaged, zeroing. Each has a processor of its own, as the
 //! paper's machine has twenty and programs that keep few of them busy.
 
 use terrace_core::Cycles;
 
 use super::compaction::Compacted;
 use super::costs::Costs;
+use super::kcompactd::Kcompactd;
 use super::kernel::Mm;
 use super::physical::PAGES;
 use super::policy::{AheadAsk, Background, Candidate};
@@ -20,6 +21,7 @@ pub struct Threads {
     background: Background,
     looked: Cycles,
     pub(super) shrinker: Shrinker,
+    pub(super) kcompactd: Kcompactd,
     /// The reclaiming thread has work.
     awake: bool,
     priority: u32,
@@ -66,6 +68,7 @@ impl Mm {
         }
         self.threads.looked = self.now;
         self.reclaim_in_background();
+        self.compact_in_background();
         self.make_ahead();
         self.zero_in_background();
         // Passes in a row that ranked all ranges and took none. After the second no range has

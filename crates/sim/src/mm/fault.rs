@@ -87,6 +87,10 @@ impl Mm {
         }
         let most = match effort {
             Effort::Free => return (Err(Outcome::BaseFallback), Cycles::ZERO),
+            Effort::Wake => {
+                self.wake_kcompactd();
+                return (Err(Outcome::BaseFallback), Cycles::ZERO);
+            }
             Effort::Compact(most) => most,
             Effort::Reclaim => Cycles::MAX,
         };

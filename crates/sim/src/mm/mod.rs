@@ -14,6 +14,7 @@
 //! | `fault` | the fault handler: every path, and what it costs |
 //! | [`outcome`] | how a fault ended |
 //! | [`compaction`] | movable pages go up, free blocks remain below |
+//! | `kcompactd` | the thread that compacts for those who come later |
 //! | [`reclaim`] | pages of files, unsplit huge pages, swap |
 //! | [`background`] | the kernel's threads: reclaim, khugepaged, prezeroing |
 //! | [`policy`] | which memory gets huge pages: one contract, several policies |
@@ -33,6 +34,7 @@ pub mod compaction;
 pub mod costs;
 mod fault;
 pub mod histogram;
+mod kcompactd;
 pub mod kernel;
 pub mod machine;
 pub mod measured;

@@ -12,6 +12,7 @@ use super::physical::{Fragmentation, Owner, PAGES, Whole};
 use super::policy::MmPolicyName;
 use super::space::{Backing, Page, Section};
 
+mod linux;
 mod outcomes;
 
 const START: u64 = 0x7f00_0000_0000;

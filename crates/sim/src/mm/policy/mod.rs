@@ -6,7 +6,7 @@
 //!
 //! | file | policy |
 //! |---|---|
-//! | [`linux`] | none, always, madvise and defer |
+//! | [`linux`] | `never`, `always`, `madvise`, `defer` and `defer+madvise` |
 //! | [`hawkeye`] | `HawkEye`: by coverage of accesses |
 //! | [`cbmm`] | CBMM with a program's profile, or with its general one |
 //! | [`economist`] | ours: every way to a huge page has its price, by the code of live runs |
@@ -137,6 +137,8 @@ impl Candidate {
 pub enum Effort {
     /// Only if one is free.
     Free,
+    /// Only if one is free; else the compacting thread is woken for those who come later.
+    Wake,
     /// Compaction, for at most so long.
     Compact(Cycles),
     /// Compaction and reclaim, whatever they take.
@@ -226,8 +228,12 @@ pub enum MmPolicyName {
     Never,
     /// Linux: huge pages always, with direct compaction and reclaim.
     Always,
-    /// Linux: huge pages where the program advises, and elsewhere if one is free.
+    /// Linux: huge pages only where the program advises, with direct compaction and reclaim there.
+    Madvise,
+    /// Linux: huge pages if one is free, else the compacting thread is woken.
     Defer,
+    /// Linux: the same, but direct compaction and reclaim where the program advises.
+    DeferMadvise,
     /// `HawkEye`.
     HawkEye,
     /// CBMM with the program's profile.
@@ -240,10 +246,12 @@ pub enum MmPolicyName {
 
 impl MmPolicyName {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Never,
         Self::Always,
+        Self::Madvise,
         Self::Defer,
+        Self::DeferMadvise,
         Self::HawkEye,
         Self::Cbmm,
         Self::CbmmGeneral,
@@ -255,7 +263,9 @@ impl MmPolicyName {
         match self {
             Self::Never => "never",
             Self::Always => "always",
+            Self::Madvise => "madvise",
             Self::Defer => "defer",
+            Self::DeferMadvise => "defer+madvise",
             Self::HawkEye => "hawkeye",
             Self::Cbmm => "cbmm",
             Self::CbmmGeneral => "cbmm-general",
@@ -286,7 +296,9 @@ impl MmPolicyName {
         Ok(match self {
             Self::Never => Box::new(linux::Linux::never()),
             Self::Always => Box::new(linux::Linux::always()),
+            Self::Madvise => Box::new(linux::Linux::madvise()),
             Self::Defer => Box::new(linux::Linux::defer()),
+            Self::DeferMadvise => Box::new(linux::Linux::defer_madvise()),
             Self::HawkEye => Box::new(hawkeye::HawkEye),
             Self::Cbmm => Box::new(cbmm::Cbmm::new(self.name(), needed()?)),
             Self::CbmmGeneral => Box::new(cbmm::Cbmm::new(self.name(), Profile::general())),
