@@ -85,6 +85,8 @@ impl Mm {
             let sleep = self.threads.background.khugepaged.map_or(Cycles::MAX, |pass| pass.sleep);
             self.threads.next_pass = self.threads.next_pass + sleep + work;
         }
+        let deciding = self.decided();
+        self.counts.background += deciding;
     }
 
     /// The reclaiming thread: from the lower limit to the upper.

@@ -3,6 +3,7 @@
 use terrace_core::{Bytes, Cycles};
 
 use super::compaction::{COMPACT_GAP, Compacted};
+use super::costs::Costs;
 use super::kernel::Mm;
 use super::outcome::{Fault, Outcome};
 use super::physical::{Owner, PAGES};
@@ -28,7 +29,10 @@ impl Mm {
                 Fault { outcome: Outcome::CowHugeSplit, ..copy }
             }
             Backing::Base(pages) => match pages[index as usize] {
-                Page::ABSENT => self.base(number, index, store, Outcome::Base, Cycles::ZERO),
+                Page::ABSENT => {
+                    let fault = self.base(number, index, store, Outcome::Base, Cycles::ZERO);
+                    self.fill_around(fault, number, index)
+                }
                 Page::ZERO if store => {
                     self.base(number, index, true, Outcome::CowZeroed, Cycles::ZERO)
                 }
@@ -41,13 +45,33 @@ impl Mm {
     }
 
     /// The first touch of a slot.
-    fn first_touch(&mut self, area: &Area, slot: u32, index: u32, store: bool) -> Fault {
+    pub(super) fn first_touch(&mut self, area: &Area, slot: u32, index: u32, store: bool) -> Fault {
         let address = self.spaces.slot(slot).address;
+        self.spaces.slot_mut(slot).fills = false;
         if !area.holds_huge(address) {
             return self.first_base(slot, index, store, Outcome::Base, Cycles::ZERO);
         }
         self.counts.asked += 1;
-        let ask = Ask {
+        let costs = self.costs;
+        let ask = self.ask(area, address, &costs);
+        let (outcome, cycles) = match self.policy.first_touch(&ask) {
+            Choice::Base => (Outcome::Base, Cycles::ZERO),
+            Choice::Huge(effort) => match self.huge(slot, effort) {
+                (Ok(outcome), cycles) => return Fault { outcome, cycles: cycles + self.decided() },
+                (Err(outcome), cycles) => (outcome, cycles),
+            },
+        };
+        let ask = self.ask(area, address, &costs);
+        let fills = self.policy.fills_when_touched(&ask);
+        let cycles = cycles + self.decided();
+        let fault = self.first_base(slot, index, store, outcome, cycles);
+        self.spaces.slot_mut(slot).fills = fills;
+        self.fill_around(fault, slot, index)
+    }
+
+    /// What a policy is told of the first touch of a range.
+    fn ask<'a>(&self, area: &Area, address: u64, costs: &'a Costs) -> Ask<'a> {
+        Ask {
             process: area.process,
             section: area.section,
             offset: Bytes(address - area.start),
@@ -61,17 +85,7 @@ impl Mm {
             made: self.counts.compaction.made,
             compacting: self.counts.compaction.cycles,
             memory: self.memory(),
-            costs: &self.costs,
-        };
-        let asked = self.policy.asking(&self.costs);
-        match self.policy.first_touch(&ask) {
-            Choice::Base => self.first_base(slot, index, store, Outcome::Base, asked),
-            Choice::Huge(effort) => match self.huge(slot, effort) {
-                (Ok(outcome), cycles) => Fault { outcome, cycles: asked + cycles },
-                (Err(outcome), cycles) => {
-                    self.first_base(slot, index, store, outcome, asked + cycles)
-                }
-            },
+            costs,
         }
     }
 
@@ -183,9 +197,11 @@ impl Mm {
         Fault { outcome, cycles }
     }
 
-    fn set(&mut self, number: u32, index: u32, page: Page) {
+    pub(super) fn set(&mut self, number: u32, index: u32, page: Page) {
         let slot = self.spaces.slot_mut(number);
         slot.used = true;
+        // What was filled ahead here had gone before anybody touched it.
+        slot.take_ahead(index);
         let Some(pages) = slot.pages_mut() else { return };
         let before = std::mem::replace(&mut pages[index as usize], page);
         match (before.frame(), page.frame()) {

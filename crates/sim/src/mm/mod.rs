@@ -12,6 +12,7 @@
 //! | [`space`] | mappings, cut into slots of 2 MiB |
 //! | [`kernel`] | all of it together: faults, what programs map and unmap |
 //! | `fault` | the fault handler: every path, and what it costs |
+//! | `eager` | base pages that are filled before they are touched |
 //! | [`outcome`] | how a fault ended |
 //! | [`compaction`] | movable pages go up, free blocks remain below |
 //! | `kcompactd` | the thread that compacts for those who come later |
@@ -32,6 +33,7 @@ pub mod background;
 pub mod benefit;
 pub mod compaction;
 pub mod costs;
+mod eager;
 mod fault;
 pub mod histogram;
 mod kcompactd;

@@ -9,6 +9,7 @@
 //! | at the first touch, from a free block | first-touch | the program waits for the fault |
 //! | at the first touch, by compaction | first-touch | it waits for a block as well |
 //! | later, by collapsing | collapse | |
+//! | none: base pages, filled some at a time | populate | the program waits for those that it never touches |
 //! | blocks ahead of their use | compact | |
 //!
 //! What compaction takes is learned from what it took. The benefit of a collapse and of a block
@@ -30,6 +31,8 @@ use super::{
 use crate::analytic::listeners::OnDecisions;
 use crate::mm::benefit::{Known, LastRule, Place, Profile};
 use crate::mm::costs::Costs;
+use crate::mm::eager::PIECE;
+use crate::mm::physical::PAGES;
 
 /// What a block is expected to take, from those that were made.
 fn expected(made: u64, compacting: Cycles, prior: Cycles) -> Cycles {
@@ -64,6 +67,7 @@ fn calibration(costs: &Costs, clock: Frequency, duration: Option<Cycles>) -> Cal
         user_fault: time(costs.fault + costs.take_base),
         // The kernel brings no anonymous page along.
         fault_pages: 1.0,
+        fill_fixed: time(costs.populate + costs.take_base),
         compress: time(costs.swap_out),
         decompress: time(costs.swap_in),
         // The simulated kernel's costs are its costs.
@@ -91,6 +95,8 @@ pub struct Economist {
     telemetry: Telemetry,
     clock: Frequency,
     ops: u64,
+    /// Decisions that nobody has paid for yet.
+    decided: u64,
     /// Of the last questions, about the share to which a huge page was the answer, or would have
     /// been with a block at hand: blocks made ahead are as likely to be asked for.
     demand: f64,
@@ -130,6 +136,7 @@ impl Economist {
             telemetry: Telemetry { tier_count: 1, sample_period: 1, ..Telemetry::default() },
             clock,
             ops: 0,
+            decided: 0,
             demand: 1.0,
             averted: 0.0,
             prior: costs.scan_page * 512 + costs.move_page,
@@ -164,10 +171,15 @@ impl Economist {
     fn decide(&mut self, action: Action, heat: Heat, reason: Reason) -> Decision {
         let op = OpId(self.ops);
         self.ops += 1;
+        self.decided += 1;
+        let page_size = match action {
+            Action::Populate { .. } => PageSize::Base,
+            _ => PageSize::Huge,
+        };
         let proposal = Proposal {
             op,
             action,
-            page_size: PageSize::Huge,
+            page_size,
             heat,
             victim_heat: Heat::default(),
             urgency: Urgency::Voluntary,
@@ -265,8 +277,10 @@ impl MmPolicy for Economist {
         }
     }
 
-    fn asking(&self, costs: &Costs) -> Cycles {
-        costs.quote
+    fn spent(&mut self, costs: &Costs) -> Cycles {
+        let spent = costs.quote * std::mem::take(&mut self.decided);
+        self.pricing.spent(spent);
+        spent
     }
 
     fn first_touch(&mut self, ask: &Ask<'_>) -> Choice {
@@ -292,6 +306,28 @@ impl MmPolicy for Economist {
         let budget = self.pricing.calibration().parameters.stall_budget;
         let left = self.clock.cycles(budget).saturating_sub(ready);
         Choice::Huge(Effort::Compact(left.max(block)))
+    }
+
+    fn fills_when_touched(&mut self, ask: &Ask<'_>) -> bool {
+        let place = ask.place();
+        let touched = self.said(place).touched;
+        if !touched.is_known() {
+            return false;
+        }
+        self.look(ask.now, ask.memory);
+        // All but those whose touches fill the others.
+        let count = PAGES - PAGES / PIECE;
+        let pages = |share: f64| (share * f64::from(count)).round() as u16;
+        let action = Action::Populate {
+            range: PageRange { count, ..range(place) },
+            touched: pages(touched.expected),
+            unsure: pages(touched.unsure),
+        };
+        // It is the program's own processor that fills.
+        self.telemetry.cpu_load = 1.0;
+        let decision = self.decide(action, Heat::default(), Reason::Profiled);
+        self.telemetry.cpu_load = 0.0;
+        decision.passes
     }
 
     fn collapse(&mut self, candidate: &Candidate) -> f64 {

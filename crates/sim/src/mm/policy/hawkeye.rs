@@ -8,7 +8,6 @@
 use terrace_core::Cycles;
 
 use super::{Ask, Background, Candidate, Choice, Effort, Khugepaged, MmPolicy, Prezero};
-use crate::mm::costs::Costs;
 
 /// Buckets of coverage.
 const BUCKETS: f64 = 10.0;
@@ -40,10 +39,6 @@ impl MmPolicy for HawkEye {
             }),
             ..Background::default()
         }
-    }
-
-    fn asking(&self, _costs: &Costs) -> Cycles {
-        Cycles::ZERO
     }
 
     fn first_touch(&mut self, _ask: &Ask<'_>) -> Choice {

@@ -13,7 +13,6 @@
 use terrace_core::Cycles;
 
 use super::{Ask, Background, Candidate, Choice, Effort, Khugepaged, MmPolicy};
-use crate::mm::costs::Costs;
 
 /// Between passes of khugepaged: 1 s, as the paper's runner sets it (`turn_on_thp`, read), at
 /// 2.2 GHz.
@@ -80,10 +79,6 @@ impl MmPolicy for Linux {
         let on = self.0 != Setting::Never;
         let pass = Khugepaged { sleep: SLEEP, slots: SLOTS, compact: true, ranked: false };
         Background { khugepaged: on.then_some(pass), ..Background::default() }
-    }
-
-    fn asking(&self, _costs: &Costs) -> Cycles {
-        Cycles::ZERO
     }
 
     fn first_touch(&mut self, ask: &Ask<'_>) -> Choice {

@@ -206,13 +206,28 @@ pub trait MmPolicy: Send {
     fn name(&self) -> &'static str;
     /// How the kernel's threads work.
     fn background(&self) -> Background;
-    /// What asking it takes on a fault.
-    fn asking(&self, costs: &Costs) -> Cycles;
+    /// What deciding has taken since this was asked last.
+    fn spent(&mut self, _costs: &Costs) -> Cycles {
+        Cycles::ZERO
+    }
     /// The first touch of a range that a huge page could back.
     fn first_touch(&mut self, ask: &Ask<'_>) -> Choice;
     /// Whether khugepaged should collapse a range: not at 0 and below; where ranges are ranked,
     /// the highest first.
     fn collapse(&mut self, candidate: &Candidate) -> f64;
+    /// Whether it ever fills memory when it is mapped: only then is it asked about places.
+    fn fills_mappings(&self) -> bool {
+        false
+    }
+    /// Whether memory is filled with pages when it is mapped, before anybody touches it.
+    fn fills_when_mapped(&mut self, _place: Place) -> bool {
+        false
+    }
+    /// Whether the base pages of a range are filled some at a time, each with the first touch of a
+    /// neighbour. Asked at the first touch, when the range gets base pages.
+    fn fills_when_touched(&mut self, _ask: &Ask<'_>) -> bool {
+        false
+    }
     /// Whether blocks made ahead are likely to be asked for, and worth it.
     fn makes_ahead(&mut self, _ask: &AheadAsk) -> bool {
         false

@@ -182,6 +182,10 @@ fn every_outcome_of_the_table_occurs() {
     hawkeye.fault(0, START, true);
     look(&hawkeye);
 
+    let mut filling = super::eager::short(MmPolicyName::Economist, 1.0);
+    filling.fault(0, START, true);
+    look(&filling);
+
     let mut compacting = empty(MmPolicyName::Always);
     leave_single_pages(&mut compacting);
     compacting.fault(0, START, true);

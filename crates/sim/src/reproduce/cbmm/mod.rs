@@ -319,8 +319,7 @@ pub fn cbmm_heard(
         .collect::<Result<Vec<_>, SimError>>()?;
     // A statement is about all programs, and about what is run beside Linux.
     let is_judged = config.runs(MmPolicyName::Cbmm) && config.runs(MmPolicyName::Economist);
-    let claims =
-        if is_judged { claims::claims(&runs, &config.programs) } else { Vec::new() };
+    let claims = if is_judged { claims::claims(&runs, &config.programs) } else { Vec::new() };
     Ok(CbmmTable {
         schema: 1,
         machine: "one socket of Intel Xeon Silver 4114, 2.2 GHz, and its 192 GB".into(),
