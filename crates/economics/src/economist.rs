@@ -510,6 +510,11 @@ impl Economist {
         self.accounts[ActionClass::Prezero.index()].realised_benefit += Cycles::from_f64(saved);
     }
 
+    /// A block that was zeroed ahead was taken: the program was spared so much.
+    pub fn zeros_taken(&mut self, spared: Cycles) {
+        self.accounts[ActionClass::Prezero.index()].realised_benefit += spared;
+    }
+
     /// Of pages that came in ahead of walks, so many were asked for, as far as can be told by those
     /// that were left out; bringing them in had cost so much.
     pub fn walked_into(&mut self, used: f64, cost: Cycles) {

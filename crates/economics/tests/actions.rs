@@ -71,6 +71,10 @@ fn prezero(used: u32) -> Action {
 const RECLAIM: Action =
     Action::Reclaim { from: SLOW, to: TierId(2), pages: 190, bytes: Bytes::kib(256) };
 
+/// The tenth of ten blocks, of which six are wanted.
+const ZERO_AHEAD: Action =
+    Action::ZeroAhead { blocks: HugePages(10), wanted: HugePages(6), spares: Cycles(526_000) };
+
 fn of(action: Action) -> Proposal {
     proposal(action, heat(1000.0, 100.0, 10))
 }
@@ -115,6 +119,7 @@ fn actions() -> Vec<Action> {
     let waited = first_touch(512, 1_000_000, Nanos::SECOND);
     base.push(with(waited, |_, _, waits| *waits = Cycles(9_000_000)));
     base.push(prezero(2));
+    base.push(ZERO_AHEAD);
     base.push(prefetch(Some(SLOW), 60, 64));
     base.push(prefetch(None, 0, 0));
     base.push(RECLAIM);
@@ -142,7 +147,7 @@ fn worlds() -> Vec<(Action, Telemetry, Calibration)> {
 }
 
 /// How many those are.
-const WORLDS: usize = 18 + 2 * 4;
+const WORLDS: usize = 19 + 2 * 4;
 
 #[test]
 fn every_action_has_both_sides() {
@@ -518,6 +523,9 @@ proptest! {
                 let brings = faster(brings);
                 Action::Compact { blocks, wanted, brings, within, left, pages }
             }
+            Action::ZeroAhead { blocks, wanted, spares } => {
+                Action::ZeroAhead { blocks, wanted, spares: faster(spares) }
+            }
             other => other,
         };
         let market = market();
@@ -586,6 +594,7 @@ proptest! {
                 from: Some(SLOW), pages: d, window: u32::from(c), used: d, known: u32::from(c),
             },
             Action::Reclaim { from: SLOW, to: TierId(c as u8), pages: d, bytes: Bytes(a) },
+            Action::ZeroAhead { blocks: HugePages(a), wanted: HugePages(b), spares: Cycles(b) },
         ] {
             let mut proposal = of(action);
             proposal.heat.loads = PerSecond(rate);

@@ -8,12 +8,14 @@ use super::costs::Costs;
 use super::kcompactd::Kcompactd;
 use super::kernel::Mm;
 use super::physical::PAGES;
-use super::policy::{AheadAsk, Background, Candidate};
+use super::policy::{AheadAsk, Background, Candidate, ZeroAsk};
 use super::reclaim::Shrinker;
 use super::space::{Backing, Page};
 
 /// The threads are looked at so often: a tenth of a millisecond or so.
 const LOOK: u64 = 200_000;
+/// How busy threads are is a mean of about so many looks.
+const OF_LATE: f64 = 16.0;
 
 /// What the threads are at.
 #[derive(Clone, Debug, Default)]
@@ -33,9 +35,18 @@ pub struct Threads {
     /// Slots by rank, best last.
     queue: Vec<u32>,
     zeroed_until: Cycles,
+    /// Zeroing was refused after so many first touches: without others nothing speaks for it.
+    zeroing_refused: Option<u64>,
+    /// What the threads had worked when they were looked at, and the share of their time since, of
+    /// late.
+    worked: Cycles,
+    busy: f64,
     /// Up to when the thread that makes blocks ahead was paid, and what it may still work.
     made_until: Cycles,
     allowance: Cycles,
+    /// Blocks that it has made, and partial huge pages that it has split for them.
+    made: u64,
+    split: u64,
 }
 
 /// What came of a pass of khugepaged.
@@ -66,7 +77,7 @@ impl Mm {
         if self.now - self.threads.looked < Cycles(LOOK) {
             return;
         }
-        self.threads.looked = self.now;
+        self.look_at_threads();
         self.reclaim_in_background();
         self.compact_in_background();
         self.make_ahead();
@@ -87,6 +98,16 @@ impl Mm {
         }
         let deciding = self.decided();
         self.counts.background += deciding;
+    }
+
+    /// How busy the processor is that the threads work on. Each is simulated as if it had its own; what
+    /// they take from each other is in the price of what they do ahead.
+    fn look_at_threads(&mut self) {
+        let worked = (self.counts.background - self.threads.worked).as_f64();
+        let busy = (worked / (self.now - self.threads.looked).as_f64()).min(1.0);
+        self.threads.busy += (busy - self.threads.busy) / OF_LATE;
+        self.threads.worked = self.counts.background;
+        self.threads.looked = self.now;
     }
 
     /// The reclaiming thread: from the lower limit to the upper.
@@ -132,10 +153,14 @@ impl Mm {
         self.threads.made_until = self.now;
         self.threads.allowance = (self.threads.allowance + budget).min(Cycles(LOOK * 50));
         while !self.threads.allowance.is_zero() && self.physical.free_huge() < ahead.blocks {
+            let before = self.physical.free_huge();
+            let blocks = ahead.blocks - before;
             let ask = AheadAsk {
-                blocks: ahead.blocks - self.physical.free_huge(),
+                blocks,
                 made: self.counts.compaction.made,
                 moved: self.counts.compaction.moved,
+                splits: self.splits_for(blocks),
+                busy: self.threads.busy,
                 now: self.now,
                 memory: self.memory(),
             };
@@ -143,9 +168,11 @@ impl Mm {
                 return;
             }
             let (how, mut cycles) = self.compact_to(ahead.blocks, self.threads.allowance);
+            self.threads.made += self.physical.free_huge().saturating_sub(before);
             if matches!(how, Compacted::Complete | Compacted::Skipped) {
                 if self.physical.split_partial() {
                     self.counts.reclaim.split += 1;
+                    self.threads.split += 1;
                     cycles += self.costs.split_huge;
                 } else {
                     // Nothing more can be made for now.
@@ -157,6 +184,18 @@ impl Mm {
         }
     }
 
+    /// How many partial huge pages are likely to be split for so many blocks: one for each where
+    /// nothing can be moved without, else as many as it took so far.
+    fn splits_for(&self, blocks: u64) -> u64 {
+        let Threads { made, split, .. } = self.threads;
+        let likely = match made {
+            _ if !self.can_compact() => blocks,
+            0 => 0,
+            made => (split * blocks).div_ceil(made),
+        };
+        likely.min(self.physical.unsplit())
+    }
+
     /// The zeroing thread: so many base pages, then it sleeps.
     fn zero_in_background(&mut self) {
         let Some(zero) = self.threads.background.prezero else { return };
@@ -165,14 +204,32 @@ impl Mm {
         let every = Cycles((zero.sleep.get() * u64::from(PAGES)).div_ceil(zero.pages.max(1)));
         while self.threads.zeroed_until + every <= self.now {
             self.threads.zeroed_until += every;
-            let want = zero.most.is_none_or(|most| self.physical.free_zeroed() < most);
-            if !want || !self.physical.zero_one() {
+            if !self.zeroes_one() {
                 self.threads.zeroed_until = self.now;
                 break;
             }
             self.counts.prezeroed += 1;
             self.counts.background += block;
         }
+    }
+
+    /// Zeroes a block, if there is one and the policy wants it.
+    fn zeroes_one(&mut self) -> bool {
+        let is_settled = self.threads.zeroing_refused == Some(self.counts.asked);
+        if is_settled || self.physical.free_zeroed() == self.physical.free_huge() {
+            return false;
+        }
+        let ask = ZeroAsk {
+            zeroed: self.physical.free_zeroed(),
+            busy: self.threads.busy,
+            now: self.now,
+            memory: self.memory(),
+        };
+        if !self.policy.zeroes_ahead(&ask) {
+            self.threads.zeroing_refused = Some(self.counts.asked);
+            return false;
+        }
+        self.physical.zero_one()
     }
 
     /// One pass of khugepaged.

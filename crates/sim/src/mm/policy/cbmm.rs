@@ -55,7 +55,7 @@ impl MmPolicy for Cbmm {
     fn background(&self) -> Background {
         // 10 s to itself, then 10 base pages each 100 ms.
         let warm = Cycles(22_000_000_000);
-        let prezero = Prezero { warm, pages: 10, sleep: Cycles(220_000_000), most: None };
+        let prezero = Prezero { warm, pages: 10, sleep: Cycles(220_000_000) };
         Background { prezero: Some(prezero), ..Background::default() }
     }
 

@@ -35,7 +35,6 @@ impl MmPolicy for HawkEye {
                 warm: Cycles(22_000_000_000),
                 pages: 512,
                 sleep: Cycles(2_300_000),
-                most: None,
             }),
             ..Background::default()
         }

@@ -87,6 +87,23 @@ pub struct AheadAsk {
     pub made: u64,
     /// Pages that it moved for them.
     pub moved: u64,
+    /// Partial huge pages that are likely to be split for the blocks.
+    pub splits: u64,
+    /// The share of its time that the processor of the kernel's threads is at work, 0 to 1.
+    pub busy: f64,
+    /// Time since the program started.
+    pub now: Cycles,
+    /// The machine's memory.
+    pub memory: Memory,
+}
+
+/// What is known when a free block could be zeroed before it is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct ZeroAsk {
+    /// Blocks that are free and zeroed.
+    pub zeroed: u64,
+    /// The share of its time that the processor of the kernel's threads is at work, 0 to 1.
+    pub busy: f64,
     /// Time since the program started.
     pub now: Cycles,
     /// The machine's memory.
@@ -176,8 +193,6 @@ pub struct Prezero {
     pub pages: u64,
     /// Between two times.
     pub sleep: Cycles,
-    /// Zeroed blocks that are enough; `None` for no limit.
-    pub most: Option<u64>,
 }
 
 /// The kernel's threads as a policy wants them.
@@ -231,6 +246,10 @@ pub trait MmPolicy: Send {
     /// Whether blocks made ahead are likely to be asked for, and worth it.
     fn makes_ahead(&mut self, _ask: &AheadAsk) -> bool {
         false
+    }
+    /// Whether one more free block is zeroed in the background.
+    fn zeroes_ahead(&mut self, _ask: &ZeroAsk) -> bool {
+        true
     }
     /// From now on somebody hears of its decisions, if it is a policy that prices them.
     fn hear(&mut self, _decisions: OnDecisions) {}
