@@ -1414,6 +1414,7 @@ const VERBS: &[Verb] = &[
             ("--quick", &["--quick"]),
             ("--only", &["--only=mcf"]),
             ("--policies", &["--policies=defer+madvise,cbmm"]),
+            ("--hold-out", &["--hold-out=64"]),
             ("--trace", &["--trace=a=b"]),
             ("--costs", &["--costs=mm.toml"]),
             ("--seed", &["--seed=7"]),
@@ -1425,8 +1426,8 @@ const VERBS: &[Verb] = &[
             &[],
             &[(
                 &[
-                    "--json", "--quick", "--only", "--policies", "--trace", "--costs", "--seed",
-                    "--html", "--record",
+                    "--json", "--quick", "--only", "--policies", "--hold-out", "--trace", "--costs",
+                    "--seed", "--html", "--record",
                 ],
                 Elsewhere("reproduce_cbmm.rs"),
             )],

@@ -13,13 +13,23 @@ const PRIOR: f64 = 2.0;
 /// What is forgotten of the rest with each further place.
 const FORGOTTEN: f64 = 1.0 / 16.0;
 
-/// A place that was held out, and looked at later.
+/// A place that was held out, and looked at later; or one that was not, where touches show there, too.
+///
+/// A world that sees more than touches may compare what the action brings: half of a unit was to
+/// come about, so that twice as much has room.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LookedAt {
     /// The share of its base pages that was to be touched, 0 to 1.
     pub said: f64,
     /// The share that was.
     pub was: f64,
+}
+
+impl LookedAt {
+    /// Of what was to come about, so many times as much did.
+    pub const fn times(ratio: f64) -> Self {
+        Self { said: 0.5, was: ratio / 2.0 }
+    }
 }
 
 /// What is known of one class of action.

@@ -8,7 +8,7 @@ use super::costs::Costs;
 use super::kcompactd::Kcompactd;
 use super::kernel::Mm;
 use super::physical::PAGES;
-use super::policy::{AheadAsk, Background, Candidate, ZeroAsk};
+use super::policy::{AheadAsk, Background, Became, Candidate, ZeroAsk};
 use super::reclaim::Shrinker;
 use super::space::{Backing, Page};
 
@@ -78,6 +78,7 @@ impl Mm {
             return;
         }
         self.look_at_threads();
+        self.look_at_watched();
         self.reclaim_in_background();
         self.compact_in_background();
         self.make_ahead();
@@ -179,6 +180,8 @@ impl Mm {
                     self.threads.allowance = Cycles::ZERO;
                 }
             }
+            let all = self.physical.free_huge() >= ahead.blocks;
+            self.policy.became(Became::Made { all, cost: cycles });
             self.counts.background += cycles;
             self.threads.allowance -= cycles;
         }
@@ -210,6 +213,7 @@ impl Mm {
             }
             self.counts.prezeroed += 1;
             self.counts.background += block;
+            self.policy.became(Became::Zeroed { cost: block });
         }
     }
 
@@ -262,7 +266,11 @@ impl Mm {
             if self.policy.collapse(&candidate) <= 0.0 {
                 continue;
             }
-            work += self.collapse(number, pass.compact);
+            let before = self.counts.collapsed;
+            let cost = self.collapse(number, pass.compact);
+            let done = self.counts.collapsed > before;
+            self.policy.became(Became::Collapsed { done, cost });
+            work += cost;
         }
         Pass { work, found_none: false }
     }
@@ -291,7 +299,7 @@ impl Mm {
 
     fn candidate(&mut self, number: u32) -> Option<Candidate> {
         let slot = self.spaces.slot(number);
-        if slot.present == 0 || slot.shared {
+        if slot.present == 0 || slot.shared || slot.is_held_out {
             return None;
         }
         if !matches!(slot.backing(), Backing::Base(_)) {

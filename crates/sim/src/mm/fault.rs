@@ -7,7 +7,7 @@ use super::costs::Costs;
 use super::kernel::Mm;
 use super::outcome::{Fault, Outcome};
 use super::physical::{Owner, PAGES};
-use super::policy::{Ask, Choice, Effort};
+use super::policy::{Ask, Became, Choice, Effort};
 use super::space::{Area, Backing, Page};
 
 /// Pages that a call of direct reclaim wants, whatever for (`SWAP_CLUSTER_MAX`).
@@ -47,25 +47,42 @@ impl Mm {
     /// The first touch of a slot.
     pub(super) fn first_touch(&mut self, area: &Area, slot: u32, index: u32, store: bool) -> Fault {
         let address = self.spaces.slot(slot).address;
-        self.spaces.slot_mut(slot).fills = false;
+        let fresh = self.spaces.slot_mut(slot);
+        (fresh.fills, fresh.filled) = (false, 0);
         if !area.holds_huge(address) {
             return self.first_base(slot, index, store, Outcome::Base, Cycles::ZERO);
         }
         self.counts.asked += 1;
         let costs = self.costs;
         let ask = self.ask(area, address, &costs);
-        let (outcome, cycles) = match self.policy.first_touch(&ask) {
-            Choice::Base => (Outcome::Base, Cycles::ZERO),
-            Choice::Huge(effort) => match self.huge(slot, effort) {
-                (Ok(outcome), cycles) => return Fault { outcome, cycles: cycles + self.decided() },
-                (Err(outcome), cycles) => (outcome, cycles),
-            },
+        let choice = self.policy.first_touch(&ask);
+        let (outcome, cycles) = match choice {
+            Choice::Base | Choice::HeldOut => (Outcome::Base, Cycles::ZERO),
+            Choice::Huge(effort) => {
+                let (made, cost) = self.huge(slot, effort);
+                self.policy.became(Became::Touched { huge: made.is_ok(), cost });
+                match made {
+                    Ok(outcome) => {
+                        self.counts.huge_given += 1;
+                        return Fault { outcome, cycles: cost + self.decided() };
+                    }
+                    Err(outcome) => (outcome, cost),
+                }
+            }
         };
-        let ask = self.ask(area, address, &costs);
-        let fills = self.policy.fills_when_touched(&ask);
+        let fills = if choice == Choice::HeldOut {
+            self.watch_held_out(slot);
+            false
+        } else {
+            let ask = self.ask(area, address, &costs);
+            self.policy.fills_when_touched(&ask)
+        };
         let cycles = cycles + self.decided();
         let fault = self.first_base(slot, index, store, outcome, cycles);
         self.spaces.slot_mut(slot).fills = fills;
+        if fills {
+            self.watch_filled(slot);
+        }
         self.fill_around(fault, slot, index)
     }
 
@@ -150,6 +167,9 @@ impl Mm {
     /// Takes a free block for a slot, and says whether it was zeroed.
     pub(super) fn back_with_huge(&mut self, number: u32) -> Option<bool> {
         let (frame, zeroed) = self.physical.take_huge(number)?;
+        if zeroed {
+            self.policy.became(Became::ZerosTaken);
+        }
         self.spaces.back(number, Backing::Huge(frame));
         let slot = self.spaces.slot_mut(number);
         slot.present = PAGES as u16;

@@ -10,9 +10,10 @@ use super::compaction::{CompactionCounts, Scanners};
 use super::costs::Costs;
 use super::outcome::Faults;
 use super::physical::{Fragmentation, Owner, PAGES, Physical};
-use super::policy::{Memory, MmPolicy, MmPolicyName};
+use super::policy::{Books, Memory, MmPolicy, MmPolicyName};
 use super::reclaim::{ReclaimCounts, Swap};
 use super::space::{Backing, Page, Section, Spaces};
+use super::watch::Watches;
 use crate::analytic::listeners::OnDecisions;
 use crate::error::SimError;
 use crate::workload::SimRng;
@@ -38,6 +39,9 @@ pub struct MmConfig {
     pub clock: Frequency,
     /// Where all randomness comes from.
     pub seed: u64,
+    /// Of huge pages that pay, our policy holds out one in so many, to see what it would have averted;
+    /// none for 0.
+    pub hold_out: u32,
 }
 
 impl MmConfig {
@@ -55,6 +59,7 @@ impl MmConfig {
             costs: Costs::builtin(),
             clock: Frequency(2.2e9),
             seed: 1,
+            hold_out: 0,
         }
     }
 }
@@ -86,6 +91,10 @@ pub struct Counts {
     pub filled_used: u64,
     /// What the policy took for deciding: in faults programs waited for it, the rest is the threads'.
     pub deciding: Cycles,
+    /// Cycles of page walks in huge pages, and how many huge pages there were.
+    pub huge_walks: f64,
+    /// Huge pages that first touches were given.
+    pub huge_given: u64,
 }
 
 /// The kernel.
@@ -102,6 +111,8 @@ pub struct Mm {
     pub(super) counts: Counts,
     /// Translations that processors must forget.
     pub(super) stale: Vec<Stale>,
+    /// Ranges that are looked at later.
+    pub(super) watches: Watches,
 }
 
 /// Translations that processors must forget.
@@ -141,7 +152,7 @@ impl Mm {
             let message = format!("{} is too little: {taken} are taken at once", config.memory);
             return Err(SimError::parameter("memory", message));
         }
-        let policy = config.policy.build(profile, &config.costs, config.clock)?;
+        let policy = config.policy.build(profile, &config.costs, config.clock, config.hold_out)?;
         let mut physical = Physical::new(config.memory);
         for _ in 0..config.kernel.get() / 4096 {
             physical.take_kernel();
@@ -167,6 +178,7 @@ impl Mm {
             now: Cycles::ZERO,
             counts: Counts { prezeroed, ..Counts::default() },
             stale: Vec::new(),
+            watches: Watches::default(),
         })
     }
 
@@ -202,7 +214,11 @@ impl Mm {
     /// A page walk was made for a slot, for so many, and took so many cycles for all of them.
     #[inline]
     pub fn walked(&mut self, slot: u32, cycles: f64, count: f64) {
-        self.spaces.slot_mut(slot).walk_cycles += cycles;
+        let walked = self.spaces.slot_mut(slot);
+        walked.walk_cycles += cycles;
+        if matches!(walked.backing(), Backing::Huge(_)) {
+            self.counts.huge_walks += cycles;
+        }
         self.spaces.missed(slot, count as f32);
     }
 
@@ -227,6 +243,11 @@ impl Mm {
     /// The policy's name.
     pub fn policy(&self) -> &'static str {
         self.policy.name()
+    }
+
+    /// The policy's books, if it keeps any.
+    pub fn books(&self) -> Option<Books> {
+        self.policy.books()
     }
 
     /// From now on somebody hears of the policy's decisions, if it is one that prices them.
@@ -269,6 +290,7 @@ impl Mm {
         let parts = self.spaces.unmap(process, start, len);
         let mut cycles = self.costs.fault;
         for &(number, from, to) in &parts {
+            self.look_at_last(number);
             let slot = self.spaces.slot_mut(number);
             let shared = slot.shared;
             if let Backing::Huge(frame) = *slot.backing() {

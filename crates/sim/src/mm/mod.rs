@@ -17,6 +17,7 @@
 //! | [`compaction`] | movable pages go up, free blocks remain below |
 //! | `kcompactd` | the thread that compacts for those who come later |
 //! | [`reclaim`] | pages of files, unsplit huge pages, swap |
+//! | `watch` | what became of ranges in base pages, told to the policy |
 //! | [`background`] | the kernel's threads: reclaim, khugepaged, prezeroing |
 //! | [`policy`] | which memory gets huge pages: one contract, several policies |
 //! | [`benefit`] | what huge pages are worth, by range; CBMM's profiles |
@@ -48,6 +49,7 @@ pub mod reclaim;
 pub mod run;
 pub mod space;
 pub mod stand_ins;
+mod watch;
 
 #[cfg(test)]
 mod tests;

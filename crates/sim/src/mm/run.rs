@@ -11,7 +11,7 @@ use super::kernel::{Backed, Mm, MmConfig};
 use super::machine::{Processor, cycles};
 use super::outcome::{Outcome, OutcomeRow};
 use super::physical::Fragmentation;
-use super::policy::MmPolicyName;
+use super::policy::{Books, MmPolicyName};
 use super::program::{MmProgram, Step};
 use super::reclaim::ReclaimCounts;
 use super::space::{SLOT, Section, Spaces};
@@ -69,6 +69,10 @@ pub struct RunReport {
     pub prezeroed: u64,
     /// What the kernel's threads worked.
     pub background: Nanos,
+    /// What the policy took for deciding.
+    pub deciding: Nanos,
+    /// What a policy that prices its decisions has in its books.
+    pub books: Option<Books>,
     /// Whether memory ran out: then the program was killed, and the rest says nothing.
     pub killed: bool,
 }
@@ -175,6 +179,7 @@ fn run_with(
     if now.base + now.huge > most.base + most.huge {
         most = now;
     }
+    mm.finish();
     let time = running.iter().map(|running| running.time).fold(0.0, f64::max);
     let nanos = |cycles: Cycles| config.clock.nanos(cycles);
     let counts = mm.counts();
@@ -203,6 +208,8 @@ fn run_with(
         collapsed: counts.collapsed,
         prezeroed: counts.prezeroed,
         background: nanos(counts.background),
+        deciding: nanos(counts.deciding),
+        books: mm.books(),
         killed: sums.killed,
     };
     Ok((report, mm))

@@ -98,6 +98,12 @@ pub struct Slot {
     pub(super) fills: bool,
     /// A bit for each base page that was filled ahead and that nobody has touched since.
     pub(super) ahead: Option<Box<Bits>>,
+    /// How many those were, since its first touch.
+    pub(super) filled: u16,
+    /// What became of it is looked at later.
+    pub(super) is_watched: bool,
+    /// It stays in base pages until then.
+    pub(super) is_held_out: bool,
 }
 
 /// A bit for each base page of a slot.
@@ -119,6 +125,12 @@ impl Slot {
     pub(super) fn put_ahead(&mut self, index: u32) {
         let ahead = self.ahead.get_or_insert_default();
         ahead[index as usize / 64] |= 1 << (index % 64);
+        self.filled += 1;
+    }
+
+    /// Base pages that were filled ahead and still wait for being touched.
+    pub(super) fn waiting(&self) -> u32 {
+        self.ahead.as_ref().map_or(0, |ahead| ahead.iter().map(|word| word.count_ones()).sum())
     }
 
     /// What backs it.
@@ -225,6 +237,9 @@ impl Spaces {
                 walk_cycles: 0.0,
                 fills: false,
                 ahead: None,
+                filled: 0,
+                is_watched: false,
+                is_held_out: false,
             });
         }
     }

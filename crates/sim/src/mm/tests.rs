@@ -14,6 +14,7 @@ use super::physical::{Fragmentation, Owner, PAGES, Whole};
 use super::policy::MmPolicyName;
 use super::space::{Backing, Page, Section};
 
+mod books;
 mod eager;
 mod linux;
 mod outcomes;

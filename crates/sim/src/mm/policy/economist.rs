@@ -13,21 +13,27 @@
 //! | blocks ahead of their use | compact | |
 //! | zeros ahead of their use | prezero | |
 //!
+//! What comes of a decision is settled with the economist: what it took, and what it brought where the
+//! simulated kernel sees it. That are zeros that were taken, pages that were filled and touched, and, of
+//! huge pages, what base pages cost where one was held out. So its costs are corrected, and its kill switch
+//! works, as in live runs.
+//!
 //! What compaction takes is learned from what it took. The benefit of a collapse and of a block
 //! ahead is of the rest of the time that the profile's run took. That of a first touch is of all of
 //! that time, whenever it comes: the horizon is as long, and what a profile has of a page's walks
 //! came after the page's first touch.
 
 use terrace_core::{
-    Action, BytesPerSecond, Cycles, Frequency, Heat, HugePages, Nanos, OpId, PageNo, PageRange,
-    PageSize, Pages, PerSecond, Proposal, Reason, RegionId, Telemetry, TierTelemetry, Urgency,
+    Abort, Action, ActionClass, Bytes, BytesPerSecond, Cycles, Done, Frequency, Heat, HugePages,
+    Nanos, OpId, Outcome, PageNo, PageRange, PageSize, Pages, PerSecond, Proposal, Reason, RegionId,
+    Telemetry, TierTelemetry, Urgency,
 };
-use terrace_economics::{Calibration, Decision, Interval, Mode, Parameters};
+use terrace_economics::{Calibration, Decision, Interval, LookedAt, Mode, Parameters, Verdict};
 use terrace_profile::Share;
 
 use super::{
-    Ahead, AheadAsk, Ask, Background, Candidate, Choice, Effort, Khugepaged, Memory, MmPolicy,
-    Prezero, ZeroAsk,
+    Ahead, AheadAsk, Ask, Background, Became, Books, Candidate, Choice, ClassBook, Effort,
+    Khugepaged, Memory, MmPolicy, Prezero, Seen, ZeroAsk,
 };
 use crate::analytic::listeners::OnDecisions;
 use crate::mm::benefit::{Known, LastRule, Place, Profile};
@@ -80,6 +86,7 @@ fn calibration(costs: &Costs, clock: Frequency, duration: Option<Cycles>) -> Cal
             idle: duration.map_or(Parameters::default().idle, time).max(Nanos(1)),
             // What is done for the sake of learning has no second run to bring anything in.
             explore: 0,
+            kill_switch: true,
             ..Parameters::default()
         },
     }
@@ -110,6 +117,11 @@ pub struct Economist {
     zeros: Cycles,
     /// Pages that could be moved in the time of splitting a huge page.
     split_pages: u64,
+    /// Blocks that were zeroed during the run and not taken yet.
+    zeroed: u64,
+    /// What a base page's first touch takes that a huge page spares.
+    each: Cycles,
+    under_way: UnderWay,
     last: LastRule,
     collapsing: Option<Collapsing>,
     on_decisions: Option<OnDecisions>,
@@ -151,6 +163,20 @@ struct Collapsing {
     memory: Memory,
     /// What it brings beyond its cost, without that of a block; `None` where it does not pay.
     margin: Option<f64>,
+    /// To decide the same for each range that is collapsed.
+    action: Action,
+    heat: Heat,
+    proposal: Option<Proposal>,
+}
+
+/// What has passed, and of which nothing was told yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct UnderWay {
+    /// The last decision, if it let anything pass.
+    latest: Option<Proposal>,
+    touch: Option<Proposal>,
+    making: Option<Proposal>,
+    zeroing: Option<Proposal>,
 }
 
 /// What a profile says of a range.
@@ -178,10 +204,22 @@ impl Economist {
             wants: Wants::default(),
             zeros: costs.zero_huge,
             split_pages: costs.split_huge.get().div_ceil(moving.get().max(1)),
+            zeroed: 0,
+            each: costs.fault + costs.take_base + costs.zero_base,
+            under_way: UnderWay::default(),
             last: LastRule::default(),
             collapsing: None,
             on_decisions: None,
         }
+    }
+
+    /// The same, and one in so many huge pages that pay is held out; none for 0.
+    #[must_use]
+    pub fn holding_out(mut self, one_in: u32) -> Self {
+        let mut calibration = *self.pricing.calibration();
+        calibration.parameters.hold_out = one_in;
+        self.pricing = terrace_economics::Economist::new(Mode::Enforce, calibration);
+        self
     }
 
     /// What the profile says of a place.
@@ -225,10 +263,35 @@ impl Economist {
             reason,
         };
         let decision = self.pricing.decide(&proposal, &self.telemetry);
+        self.under_way.latest = decision.passes.then_some(proposal);
         if let Some(on_decisions) = &mut self.on_decisions {
             on_decisions(std::slice::from_ref(&decision));
         }
         decision
+    }
+
+    /// Something that has passed was carried out at such a cost.
+    fn completed(&mut self, proposal: Option<Proposal>, cost: Cycles) {
+        self.ended(proposal, Outcome::Completed { cost, moved: Bytes::ZERO });
+    }
+
+    /// Something that has passed came to nothing, at such a cost.
+    fn in_vain(&mut self, proposal: Option<Proposal>, cost: Cycles, why: Abort) {
+        if let Some(proposal) = proposal {
+            self.pricing.in_vain(proposal.action.class(), cost);
+        }
+        self.ended(proposal, Outcome::Aborted(why));
+    }
+
+    fn ended(&mut self, proposal: Option<Proposal>, outcome: Outcome) {
+        if let Some(proposal) = proposal {
+            self.pricing.settle(&Done { proposal, outcome }, &self.telemetry);
+        }
+    }
+
+    /// The time in which comes about what the profile says.
+    fn within(&self) -> Nanos {
+        self.profile.duration.map_or_else(|| self.pricing.lifetime(), |time| self.clock.nanos(time))
     }
 
     /// A huge page on a first touch, in a way for which the program waits so long.
@@ -237,10 +300,7 @@ impl Economist {
         let Said { averted, touched } = self.said(place);
         let pages = |share: f64| (share * 512.0).round() as u16;
         // What is said of a whole run without a time would be no benefit: of the horizon, then.
-        let within = match self.profile.duration {
-            Some(duration) => self.clock.nanos(duration),
-            None => self.pricing.lifetime(),
-        };
+        let within = self.within();
         let action = Action::FirstTouch {
             range: range(place),
             touched: pages(touched.expected),
@@ -280,7 +340,8 @@ impl Economist {
         let action = Action::Collapse { range: range(place) };
         let decision = self.decide(action, heat, Reason::PageWalksCounted);
         let margin = decision.passes.then(|| decision.margin());
-        self.collapsing = Some(Collapsing { averted, now, memory, margin });
+        let proposal = self.under_way.latest.take();
+        self.collapsing = Some(Collapsing { averted, now, memory, margin, action, heat, proposal });
         margin
     }
 }
@@ -326,20 +387,33 @@ impl MmPolicy for Economist {
         self.look(ask.now, ask.memory);
         let ready = ask.costs.huge_fault(ask.free_zeroed > 0);
         let free = self.price(ask, ready);
+        let proposal = self.under_way.latest.take();
         let wanted = free.passes;
-        self.demand += (f64::from(u8::from(wanted)) - self.demand) / 16.0;
+        let held_out = free.verdict == Verdict::HeldOut;
+        self.demand += (f64::from(u8::from(wanted || held_out)) - self.demand) / 16.0;
         if wanted {
             self.wants.add(ask.now, self.clock);
             let all = self.said(ask.place()).averted;
             let averted = self.profile.aged(all, ask.now).as_f64();
             self.averted += (averted - self.averted) / 16.0;
         }
+        if held_out {
+            return Choice::HeldOut;
+        }
         if ask.free_huge > 0 {
+            self.under_way.touch = proposal;
             return if wanted { Choice::Huge(Effort::Free) } else { Choice::Base };
         }
+        self.in_vain(proposal, Cycles::ZERO, Abort::NoMemory);
         let block = expected(ask.made, ask.compacting, self.prior);
-        if !(wanted && ask.can_compact && self.price(ask, ready + block).passes) {
+        if !(wanted && ask.can_compact) {
             return Choice::Base;
+        }
+        let made = self.price(ask, ready + block);
+        self.under_way.touch = self.under_way.latest.take();
+        if !made.passes {
+            let held_out = made.verdict == Verdict::HeldOut;
+            return if held_out { Choice::HeldOut } else { Choice::Base };
         }
         // Time-boxed: what is left of what a program should wait, and never less than a block
         // usually takes.
@@ -365,7 +439,11 @@ impl MmPolicy for Economist {
         };
         // It is the program's own processor that fills.
         self.telemetry.cpu_load = 1.0;
-        self.decide(action, Heat::default(), Reason::Profiled).passes
+        let passes = self.decide(action, Heat::default(), Reason::Profiled).passes;
+        // What filling takes is known: as many pages as there are.
+        let proposal = self.under_way.latest.take();
+        self.completed(proposal, ask.costs.filled_base() * u64::from(count));
+        passes
     }
 
     fn collapse(&mut self, candidate: &Candidate) -> f64 {
@@ -402,7 +480,9 @@ impl MmPolicy for Economist {
             left,
             pages: Pages(each.saturating_mul(ask.blocks)) + splitting,
         };
-        self.decide(action, Heat::default(), Reason::NoFreeBlock).passes
+        let passes = self.decide(action, Heat::default(), Reason::NoFreeBlock).passes;
+        self.under_way.making = self.under_way.latest.take();
+        passes
     }
 
     fn zeroes_ahead(&mut self, ask: &ZeroAsk) -> bool {
@@ -416,7 +496,85 @@ impl MmPolicy for Economist {
             wanted: HugePages::from_f64(self.wants.within(left, ask.now, self.clock)),
             spares: self.zeros,
         };
-        self.decide(action, Heat::default(), Reason::WalksFreshMemory).passes
+        let passes = self.decide(action, Heat::default(), Reason::WalksFreshMemory).passes;
+        self.under_way.zeroing = self.under_way.latest.take();
+        passes
+    }
+
+    fn became(&mut self, became: Became) {
+        match became {
+            Became::Touched { huge: true, cost } => {
+                let proposal = self.under_way.touch.take();
+                self.completed(proposal, cost);
+            }
+            Became::Touched { huge: false, cost } => {
+                let proposal = self.under_way.touch.take();
+                self.in_vain(proposal, cost, Abort::NoMemory);
+            }
+            Became::Collapsed { done, cost } => {
+                let Some(last) = &mut self.collapsing else { return };
+                let (action, heat) = (last.action, last.heat);
+                // Others of which the profile says the same were priced with it.
+                let proposal = last.proposal.take().or_else(|| {
+                    self.decide(action, heat, Reason::PageWalksCounted);
+                    self.under_way.latest.take()
+                });
+                if done {
+                    self.completed(proposal, cost);
+                } else {
+                    self.in_vain(proposal, cost, Abort::NoMemory);
+                }
+            }
+            Became::Made { all, cost } => {
+                let proposal = self.under_way.making.take();
+                // A part is no measure of what was predicted of all.
+                if all {
+                    self.completed(proposal, cost);
+                } else {
+                    self.in_vain(proposal, cost, Abort::RateLimited);
+                }
+            }
+            Became::Zeroed { cost } => {
+                let proposal = self.under_way.zeroing.take();
+                self.completed(proposal, cost);
+                self.zeroed += 1;
+            }
+            // What was zeroed last is taken first, so that zeros of before the run come last.
+            Became::ZerosTaken if self.zeroed > 0 => {
+                self.zeroed -= 1;
+                self.pricing.zeros_taken(self.zeros);
+            }
+            Became::ZerosTaken => {}
+        }
+    }
+
+    fn seen(&mut self, seen: &Seen) {
+        let Said { averted, touched } = self.said(seen.place);
+        let part = self.clock.nanos(seen.time).as_f64() / self.within().as_f64().max(1.0);
+        let faults = |pages: f64| pages * self.each.as_f64();
+        let said = averted.as_f64() * part.min(1.0) + faults(touched.expected * f64::from(PAGES));
+        let was = seen.walks + faults(f64::from(seen.touched));
+        let ratio = if said > 0.0 { was / said } else { 1.0 };
+        self.pricing.looked_at(ActionClass::FirstTouch, LookedAt::times(ratio));
+    }
+
+    fn filled(&mut self, place: Place, filled: u32, used: u32) {
+        if filled > 0 {
+            let said = self.said(place).touched.expected;
+            let was = f64::from(used) / f64::from(filled);
+            self.pricing.looked_at(ActionClass::Populate, LookedAt { said, was });
+        }
+    }
+
+    fn books(&self) -> Option<Books> {
+        let proposed = |class: &ActionClass| self.pricing.account(*class).proposed > 0;
+        let book = |class| ClassBook {
+            class,
+            correction: self.pricing.correction(class).expected,
+            account: *self.pricing.account(class),
+        };
+        let classes = ActionClass::ALL.into_iter().filter(proposed).map(book).collect();
+        Some(Books { classes, deciding: self.pricing.own_cost() })
     }
 
     fn hear(&mut self, decisions: OnDecisions) {
@@ -427,8 +585,6 @@ impl MmPolicy for Economist {
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
-
-    use terrace_core::{ActionClass, Bytes};
 
     use super::*;
     use crate::mm::space::Section;
@@ -586,6 +742,62 @@ mod tests {
             ours.first_touch(&end);
         });
         assert!(!ours.zeroes_ahead(&zero(0, 0.0, 219_999_000_000)), "the run is over");
+    }
+
+    /// Built-in prices zero as a fault does; the thread does it around the caches, and faster.
+    #[test]
+    fn what_zeroing_took_corrects_its_price_and_what_was_taken_is_its_benefit() {
+        let costs = Costs::builtin();
+        let mut ours = with("huge,mmap,9000000");
+        (0..100).for_each(|_| {
+            ours.first_touch(&ask(&costs));
+        });
+        for zeroed in 0..20 {
+            let ask = ZeroAsk { zeroed, busy: 0.0, now: Cycles::ZERO, memory: memory(20) };
+            assert!(ours.zeroes_ahead(&ask));
+            ours.became(Became::Zeroed { cost: costs.prezero_base * 512 });
+        }
+        // Of 25 that were taken, five were zeroed before the program came.
+        (0..25).for_each(|_| ours.became(Became::ZerosTaken));
+        let books = ours.books().expect("it keeps books");
+        let book = books.classes.iter().find(|book| book.class == ActionClass::Prezero);
+        let book = book.expect("proposed");
+        assert_eq!((book.account.proposed, book.account.completed), (20, 20));
+        assert_eq!(book.account.realised_cost, costs.prezero_base * 512 * 20);
+        assert_eq!(book.account.realised_benefit, costs.zero_huge * 20);
+        let ratio = costs.prezero_base / costs.zero_base;
+        assert!((book.correction - ratio).abs() < 0.02, "{} {ratio}", book.correction);
+    }
+
+    /// What nobody takes stops the zeroing, if it goes on.
+    #[test]
+    fn zeros_that_nobody_takes_stop_their_class() {
+        let costs = Costs::builtin();
+        let after = |taken: usize| {
+            let profile: Profile = "huge,mmap,9000000".parse().expect("a good profile");
+            // Without a time the horizon is ten seconds.
+            let mut ours = Economist::new(profile, &costs, CLOCK);
+            let mut zeroes = |zeroed, now| {
+                let now = Cycles(now);
+                (0..100).for_each(|_| {
+                    ours.first_touch(&Ask { now, ..ask(&costs) });
+                });
+                let zeroes =
+                    ours.zeroes_ahead(&ZeroAsk { zeroed, busy: 0.0, now, memory: memory(20) });
+                if zeroes {
+                    ours.became(Became::Zeroed { cost: costs.prezero_base * 512 });
+                }
+                zeroes
+            };
+            assert!((0..64).all(|zeroed| zeroes(zeroed, 1_000)));
+            (0..taken).for_each(|_| ours.became(Became::ZerosTaken));
+            let (now, memory) = (Cycles(50_000_000_000), memory(20));
+            (0..100).for_each(|_| {
+                ours.first_touch(&Ask { now, ..ask(&costs) });
+            });
+            ours.zeroes_ahead(&ZeroAsk { zeroed: 0, busy: 0.0, now, memory })
+        };
+        assert!(after(64) && !after(0));
     }
 
     /// A price that nobody hears of explains nothing. One that was asked for before is not heard

@@ -20,7 +20,8 @@ use core::fmt;
 use core::str::FromStr;
 
 use serde::{Serialize, Serializer};
-use terrace_core::{Bytes, Cycles, Frequency};
+use terrace_core::{ActionClass, Bytes, Cycles, Frequency};
+use terrace_economics::Account;
 
 use super::benefit::{Place, Profile};
 use super::costs::Costs;
@@ -167,8 +168,76 @@ pub enum Effort {
 pub enum Choice {
     /// Base pages.
     Base,
+    /// Base pages, although a huge one would pay: to see what it would have averted.
+    HeldOut,
     /// A huge page, if so much effort can make one.
     Huge(Effort),
+}
+
+/// What came of something that a policy has asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Became {
+    /// A first touch has a huge page, or there was none after all; it took so long.
+    Touched {
+        /// Whether it has one.
+        huge: bool,
+        /// What the program waited.
+        cost: Cycles,
+    },
+    /// Base pages became a huge one, or there was no block for it.
+    Collapsed {
+        /// Whether they did.
+        done: bool,
+        /// What the thread worked.
+        cost: Cycles,
+    },
+    /// Blocks were made ahead: all that were wanted, or as many as there was time for.
+    Made {
+        /// Whether it is all of them.
+        all: bool,
+        /// What the thread worked.
+        cost: Cycles,
+    },
+    /// A block was zeroed.
+    Zeroed {
+        /// What the thread worked.
+        cost: Cycles,
+    },
+    /// Somebody has taken a zeroed block.
+    ZerosTaken,
+}
+
+/// What became of a range in base pages that was held out, since its first touch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Seen {
+    /// The range.
+    pub place: Place,
+    /// How long it was looked at.
+    pub time: Cycles,
+    /// Base pages that were touched.
+    pub touched: u32,
+    /// Cycles of page walks beyond those that a huge page has on the mean.
+    pub walks: f64,
+}
+
+/// What a policy that prices its decisions has in its books.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Books {
+    /// Of each class of action that was proposed.
+    pub classes: Vec<ClassBook>,
+    /// What deciding has cost.
+    pub deciding: Cycles,
+}
+
+/// What was predicted of a class of action, and what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ClassBook {
+    /// The class.
+    pub class: ActionClass,
+    /// By which factor its real cost differs from the built-in one.
+    pub correction: f64,
+    /// The account.
+    pub account: Account,
 }
 
 /// How khugepaged works.
@@ -251,6 +320,16 @@ pub trait MmPolicy: Send {
     fn zeroes_ahead(&mut self, _ask: &ZeroAsk) -> bool {
         true
     }
+    /// What came of what it has asked for last.
+    fn became(&mut self, _became: Became) {}
+    /// What became of a range that was held out.
+    fn seen(&mut self, _seen: &Seen) {}
+    /// Of so many pages of a range that were filled ahead, so many were touched.
+    fn filled(&mut self, _place: Place, _filled: u32, _used: u32) {}
+    /// Its books, if it keeps any.
+    fn books(&self) -> Option<Books> {
+        None
+    }
     /// From now on somebody hears of its decisions, if it is a policy that prices them.
     fn hear(&mut self, _decisions: OnDecisions) {}
 }
@@ -312,7 +391,8 @@ impl MmPolicyName {
         matches!(self, Self::Cbmm | Self::Economist)
     }
 
-    /// The policy, on a kernel with such costs and a processor with such a clock.
+    /// The policy, on a kernel with such costs and a processor with such a clock. One in so many
+    /// huge pages that would pay is held out, if it is a policy that does that; none for 0.
     ///
     /// # Errors
     ///
@@ -322,6 +402,7 @@ impl MmPolicyName {
         profile: Option<&Profile>,
         costs: &Costs,
         clock: Frequency,
+        hold_out: u32,
     ) -> Result<Box<dyn MmPolicy>, SimError> {
         let needed = || {
             let message = format!("`{self}` needs a profile of the program");
@@ -336,7 +417,9 @@ impl MmPolicyName {
             Self::HawkEye => Box::new(hawkeye::HawkEye),
             Self::Cbmm => Box::new(cbmm::Cbmm::new(self.name(), needed()?)),
             Self::CbmmGeneral => Box::new(cbmm::Cbmm::new(self.name(), Profile::general())),
-            Self::Economist => Box::new(economist::Economist::new(needed()?, costs, clock)),
+            Self::Economist => {
+                Box::new(economist::Economist::new(needed()?, costs, clock).holding_out(hold_out))
+            }
         })
     }
 }

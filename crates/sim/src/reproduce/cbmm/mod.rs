@@ -51,6 +51,8 @@ pub struct CbmmConfig {
     pub recorded: Vec<(String, PathBuf)>,
     /// What work costs in the kernel.
     pub costs: Costs,
+    /// Of huge pages that pay, ours holds out one in so many; none for 0.
+    pub hold_out: u32,
     /// Host threads; the result does not depend on it.
     pub host_threads: usize,
 }
@@ -72,6 +74,7 @@ impl CbmmConfig {
             policies: MmPolicyName::ALL.to_vec(),
             recorded: Vec::new(),
             costs: Costs::builtin(),
+            hold_out: 0,
             host_threads: std::thread::available_parallelism().map_or(1, usize::from),
         }
     }
@@ -193,7 +196,12 @@ impl Which {
             Self::StandIn(_) => MEMORY / config.size.smaller,
             Self::Recorded { memory, .. } => *memory,
         };
-        MmConfig { costs: config.costs, seed: config.size.seed, ..MmConfig::new(memory, policy) }
+        MmConfig {
+            costs: config.costs,
+            seed: config.size.seed,
+            hold_out: config.hold_out,
+            ..MmConfig::new(memory, policy)
+        }
     }
 
     /// About how much memory it uses.

@@ -3,9 +3,10 @@
 use core::fmt;
 
 use super::{CbmmTable, find, paper, short};
+use crate::mm::policy::ClassBook;
 use crate::mm::stand_ins::StandIn;
 use crate::mm::{Fragmentation, MmPolicyName, RunReport};
-use terrace_core::{Cycles, Frequency, Nanos};
+use terrace_core::{ActionClass, Cycles, Frequency, Nanos};
 
 const CLOCK: Frequency = Frequency(2.2e9);
 
@@ -47,6 +48,7 @@ impl fmt::Display for CbmmTable {
             self.state(f, state)?;
         }
         self.outcomes(f)?;
+        self.books(f)?;
         if self.claims.is_empty() {
             return Ok(());
         }
@@ -93,6 +95,53 @@ impl CbmmTable {
         Ok(())
     }
 
+    /// What Terrace's estimator had predicted, and what came of it.
+    fn books(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.runs.iter().all(|run| run.books.is_none()) {
+            return Ok(());
+        }
+        writeln!(f, "\nWhat terrace decided: cost and benefit, predicted and realised")?;
+        writeln!(
+            f,
+            "  {:10} {:22} {:11} {:>9} {:>9} {:>8} {:>9} {:>9} {:>9} {:>9}",
+            "", "", "", "proposed", "completed", "held out", "cost", "realised", "benefit", "realised"
+        )?;
+        for run in &self.runs {
+            let Some(books) = &run.books else { continue };
+            for ClassBook { class, account, .. } in &books.classes {
+                let brought = if benefit_is_seen(*class, account.held_out > 0) {
+                    time(account.realised_benefit)
+                } else {
+                    "-".to_owned()
+                };
+                writeln!(
+                    f,
+                    "  {:10} {:22} {:11} {:>9} {:>9} {:>8} {:>9} {:>9} {:>9} {:>9}",
+                    run.program,
+                    run.fragmentation.name(),
+                    class.name(),
+                    account.proposed,
+                    account.completed,
+                    account.held_out,
+                    time(account.predicted_cost),
+                    time(account.realised_cost),
+                    time(account.predicted_benefit),
+                    brought,
+                )?;
+            }
+            writeln!(
+                f,
+                "  {:10} {:22} deciding {}; base pages filled ahead {}, touched {}",
+                run.program,
+                run.fragmentation.name(),
+                time(books.deciding),
+                run.filled,
+                run.filled_used,
+            )?;
+        }
+        Ok(())
+    }
+
     /// Ways that faults took under Linux on unsplit memory, all programs together by row.
     fn outcomes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\nHow faults ended, by the state of memory and policy")?;
@@ -119,6 +168,16 @@ impl CbmmTable {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether the simulated kernel sees what a class brings; of huge pages at first touches it does where
+/// some were held out.
+const fn benefit_is_seen(class: ActionClass, held_out: bool) -> bool {
+    match class {
+        ActionClass::FirstTouch => held_out,
+        ActionClass::Prezero | ActionClass::Populate => true,
+        _ => false,
     }
 }
 
