@@ -1426,8 +1426,16 @@ const VERBS: &[Verb] = &[
             &[],
             &[(
                 &[
-                    "--json", "--quick", "--only", "--policies", "--hold-out", "--trace", "--costs",
-                    "--seed", "--html", "--record",
+                    "--json",
+                    "--quick",
+                    "--only",
+                    "--policies",
+                    "--hold-out",
+                    "--trace",
+                    "--costs",
+                    "--seed",
+                    "--html",
+                    "--record",
                 ],
                 Elsewhere("reproduce_cbmm.rs"),
             )],

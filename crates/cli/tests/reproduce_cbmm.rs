@@ -64,8 +64,7 @@ fn a_recording_is_run_under_every_policy() {
 
     let decisions = directory.path().join("decisions");
     let record = decisions.display().to_string();
-    let others =
-        ["--costs", &costs, "--html", &html, "--record", &record, "--hold-out", "16"];
+    let others = ["--costs", &costs, "--html", &html, "--record", &record, "--hold-out", "16"];
     let table = quick(&[&["--only", "mcf", "--trace", &given][..], &others].concat());
 
     let zeroing = table["costs"].as_array().expect("costs").iter();
@@ -86,7 +85,8 @@ fn a_recording_is_run_under_every_policy() {
     let ours = ours.expect("a run of ours");
     assert!(ours["deciding"].as_u64() > Some(0), "{ours}");
     let classes = ours["books"]["classes"].as_array().expect("classes");
-    let touches = classes.iter().find(|book| book["class"] == "first-touch").expect("first touches");
+    let touches =
+        classes.iter().find(|book| book["class"] == "first-touch").expect("first touches");
     assert!(touches["account"]["held_out"].as_u64() > Some(0), "{touches}");
     assert!(touches["account"]["realised_benefit"].as_u64() > Some(0), "{touches}");
     let page = fs::read_to_string(page).expect("the page");

@@ -25,8 +25,8 @@
 
 use terrace_core::{
     Abort, Action, ActionClass, Bytes, BytesPerSecond, Cycles, Done, Frequency, Heat, HugePages,
-    Nanos, OpId, Outcome, PageNo, PageRange, PageSize, Pages, PerSecond, Proposal, Reason, RegionId,
-    Telemetry, TierTelemetry, Urgency,
+    Nanos, OpId, Outcome, PageNo, PageRange, PageSize, Pages, PerSecond, Proposal, Reason,
+    RegionId, Telemetry, TierTelemetry, Urgency,
 };
 use terrace_economics::{Calibration, Decision, Interval, LookedAt, Mode, Parameters, Verdict};
 use terrace_profile::Share;
@@ -488,9 +488,10 @@ impl MmPolicy for Economist {
     fn zeroes_ahead(&mut self, ask: &ZeroAsk) -> bool {
         self.look(ask.now, ask.memory);
         self.telemetry.cpu_load = ask.busy;
-        let left = self.profile.duration.map_or(RECENT, |duration| {
-            self.clock.nanos(duration.saturating_sub(ask.now))
-        });
+        let left = self
+            .profile
+            .duration
+            .map_or(RECENT, |duration| self.clock.nanos(duration.saturating_sub(ask.now)));
         let action = Action::ZeroAhead {
             blocks: HugePages(ask.zeroed + 1),
             wanted: HugePages::from_f64(self.wants.within(left, ask.now, self.clock)),
@@ -726,7 +727,8 @@ mod tests {
     fn zeros_are_made_as_far_as_first_touches_are_to_be_expected() {
         let costs = Costs::builtin();
         let mut ours = with("huge,mmap,9000000");
-        let zero = |zeroed, busy, now| ZeroAsk { zeroed, busy, now: Cycles(now), memory: memory(20) };
+        let zero =
+            |zeroed, busy, now| ZeroAsk { zeroed, busy, now: Cycles(now), memory: memory(20) };
         assert!(!ours.zeroes_ahead(&zero(0, 0.0, 0)), "nobody has asked");
         (0..100).for_each(|_| {
             ours.first_touch(&ask(&costs));

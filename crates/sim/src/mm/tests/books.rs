@@ -21,8 +21,7 @@ fn held_out(cost: f64) -> Mm {
     };
     let mut profile = Profile { duration: Some(LONG), ..Profile::of_rules([rule]) };
     profile.rules[0].touched = Share::known(1.0);
-    let config =
-        MmConfig { hold_out: 8, ..MmConfig::new(Bytes::gib(1), MmPolicyName::Economist) };
+    let config = MmConfig { hold_out: 8, ..MmConfig::new(Bytes::gib(1), MmPolicyName::Economist) };
     let mut mm = Mm::new(&config, Some(&profile)).expect("good parameters");
     mm.map(0, START, Bytes::mib(2 * SLOTS), Section::Mmap);
     for page in 0..SLOTS * u64::from(PAGES) {
@@ -72,8 +71,7 @@ fn deciding_is_in_the_books_as_programs_and_threads_have_paid_for_it() {
 /// A range that is unmapped is looked at before, and one in a run that ends at its end.
 #[test]
 fn what_is_held_out_is_looked_at_at_the_latest_when_it_goes() {
-    let config =
-        MmConfig { hold_out: 2, ..MmConfig::new(Bytes::gib(1), MmPolicyName::Economist) };
+    let config = MmConfig { hold_out: 2, ..MmConfig::new(Bytes::gib(1), MmPolicyName::Economist) };
     for ends in [false, true] {
         let mut mm = Mm::new(&config, Some(&profile())).expect("good parameters");
         mm.map(0, START, Bytes::mib(64), Section::Mmap);

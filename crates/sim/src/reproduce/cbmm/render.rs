@@ -104,7 +104,16 @@ impl CbmmTable {
         writeln!(
             f,
             "  {:10} {:22} {:11} {:>9} {:>9} {:>8} {:>9} {:>9} {:>9} {:>9}",
-            "", "", "", "proposed", "completed", "held out", "cost", "realised", "benefit", "realised"
+            "",
+            "",
+            "",
+            "proposed",
+            "completed",
+            "held out",
+            "cost",
+            "realised",
+            "benefit",
+            "realised"
         )?;
         for run in &self.runs {
             let Some(books) = &run.books else { continue };
