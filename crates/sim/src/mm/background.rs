@@ -10,7 +10,7 @@ use super::kernel::Mm;
 use super::physical::PAGES;
 use super::policy::{AheadAsk, Background, Became, Candidate, ZeroAsk};
 use super::reclaim::Shrinker;
-use super::space::{Backing, Page};
+use super::space::{Backing, Page, Watched};
 
 /// The threads are looked at so often: a tenth of a millisecond or so.
 const LOOK: u64 = 200_000;
@@ -299,7 +299,7 @@ impl Mm {
 
     fn candidate(&mut self, number: u32) -> Option<Candidate> {
         let slot = self.spaces.slot(number);
-        if slot.present == 0 || slot.shared || slot.is_held_out {
+        if slot.present == 0 || slot.shared || slot.watched == Watched::HeldOut {
             return None;
         }
         if !matches!(slot.backing(), Backing::Base(_)) {

@@ -100,10 +100,20 @@ pub struct Slot {
     pub(super) ahead: Option<Box<Bits>>,
     /// How many those were, since its first touch.
     pub(super) filled: u16,
-    /// What became of it is looked at later.
-    pub(super) is_watched: bool,
-    /// It stays in base pages until then.
-    pub(super) is_held_out: bool,
+    /// Whether what became of it is looked at later.
+    pub(super) watched: Watched,
+}
+
+/// Whether what became of a slot is looked at later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Watched {
+    /// It is not.
+    #[default]
+    No,
+    /// It is filled ahead.
+    Filled,
+    /// It was held out, and stays in base pages until then.
+    HeldOut,
 }
 
 /// A bit for each base page of a slot.
@@ -238,8 +248,7 @@ impl Spaces {
                 fills: false,
                 ahead: None,
                 filled: 0,
-                is_watched: false,
-                is_held_out: false,
+                watched: Watched::No,
             });
         }
     }

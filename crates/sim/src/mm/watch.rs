@@ -11,7 +11,7 @@ use terrace_core::{Bytes, Cycles};
 use super::benefit::Place;
 use super::kernel::Mm;
 use super::policy::Seen;
-use super::space::{Backing, Page};
+use super::space::{Backing, Page, Watched};
 
 /// So long after its first touch: ten seconds, as in live runs, at 2.2 GHz.
 const LATER: Cycles = Cycles(22_000_000_000);
@@ -26,7 +26,6 @@ struct Watch {
     since: Cycles,
     /// Cycles of page walks that the slot had before.
     walks: f64,
-    held_out: bool,
 }
 
 /// All of them, the oldest first.
@@ -36,17 +35,17 @@ pub(super) struct Watches(VecDeque<Watch>);
 impl Mm {
     /// A slot gets base pages although a huge one would pay.
     pub(super) fn watch_held_out(&mut self, slot: u32) {
-        self.watch(slot, true);
+        self.watch(slot, Watched::HeldOut);
     }
 
     /// A slot gets base pages, some of which are filled ahead.
     pub(super) fn watch_filled(&mut self, slot: u32) {
         if slot.is_multiple_of(ONE_IN) {
-            self.watch(slot, false);
+            self.watch(slot, Watched::Filled);
         }
     }
 
-    fn watch(&mut self, number: u32, held_out: bool) {
+    fn watch(&mut self, number: u32, watched: Watched) {
         let (process, address) = {
             let slot = self.spaces.slot(number);
             (slot.process, slot.address)
@@ -55,10 +54,9 @@ impl Mm {
         let (section, offset) = (area.section, Bytes(address.saturating_sub(area.start)));
         let place = Place { process, section, offset, address };
         let slot = self.spaces.slot_mut(number);
-        slot.is_watched = true;
-        slot.is_held_out = held_out;
+        slot.watched = watched;
         let (since, walks) = (self.now, slot.walk_cycles);
-        self.watches.0.push_back(Watch { slot: number, place, since, walks, held_out });
+        self.watches.0.push_back(Watch { slot: number, place, since, walks });
     }
 
     /// Looks at those whose time has come.
@@ -74,7 +72,7 @@ impl Mm {
 
     /// A slot is about to be unmapped, at least a part of it.
     pub(super) fn look_at_last(&mut self, slot: u32) {
-        if !self.spaces.slot(slot).is_watched {
+        if self.spaces.slot(slot).watched == Watched::No {
             return;
         }
         if let Some(at) = self.watches.0.iter().position(|watch| watch.slot == slot)
@@ -93,13 +91,12 @@ impl Mm {
 
     fn look_at(&mut self, watch: &Watch) {
         let slot = self.spaces.slot_mut(watch.slot);
-        slot.is_watched = false;
-        slot.is_held_out = false;
+        let watched = std::mem::take(&mut slot.watched);
         let Backing::Base(pages) = slot.backing() else { return };
         let there = pages.iter().filter(|page| **page != Page::ABSENT).count() as u32;
         let (waiting, filled) = (slot.waiting(), u32::from(slot.filled));
         let walks = slot.walk_cycles - watch.walks;
-        if !watch.held_out {
+        if watched == Watched::Filled {
             self.policy.filled(watch.place, filled, filled.saturating_sub(waiting));
             return;
         }

@@ -4,6 +4,7 @@ use terrace_core::ActionClass;
 use terrace_economics::Account;
 
 use super::*;
+use crate::mm::space::Watched;
 
 /// Ten seconds, as long as ranges are looked at.
 const LONG: Cycles = Cycles(22_000_000_000);
@@ -84,7 +85,7 @@ fn what_is_held_out_is_looked_at_at_the_latest_when_it_goes() {
         } else {
             mm.unmap(0, START, Bytes::mib(64));
         }
-        assert!(mm.spaces.slots().iter().all(|slot| !slot.is_watched && !slot.is_held_out));
+        assert!(mm.spaces.slots().iter().all(|slot| slot.watched == Watched::No));
         assert!(!account(&mm, ActionClass::FirstTouch).realised_benefit.is_zero());
     }
 }
