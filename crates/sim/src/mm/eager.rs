@@ -91,7 +91,7 @@ impl Mm {
         let Some(number) = self.spaces.slot_at(process, from) else { return Cycles::ZERO };
         let Some(area) = self.spaces.area(process, from) else { return Cycles::ZERO };
         let first = (from >> 12) as u32 % PAGES;
-        let last = first + ((to - from).div_ceil(4096)) as u32;
+        let last = first + (to - from).div_ceil(4096) as u32;
         let mut cycles = Cycles::ZERO;
         if matches!(self.spaces.slot(number).backing(), Backing::Empty) {
             let fault = self.first_touch(&area, number, first, true);
