@@ -1,8 +1,8 @@
 //! The model of a free block that is zeroed before anybody takes it.
 //!
-//! Whoever takes it is spared the wait for zeros. Blocks are taken by first touches, which come one by
-//! one: of so many that are expected, at least so many less a deviation of a Poisson process come. What
-//! nobody takes was zeroed for nothing, and is room that could not be used in parts without losing that.
+//! Whoever takes it is spared the wait for zeros. Blocks are taken by first touches, which come one
+//! by one, as in a Poisson process: if `w` are expected, at least `w - z * sqrt(w)` come. A block that
+//! nobody takes was zeroed for nothing, and cannot be used in parts without losing its zeros.
 
 use terrace_core::{Cycles, HugePages, PageSize, TierId};
 

@@ -26,9 +26,9 @@ use crate::sim::{begin_record, finish, listener};
 /// the longest, memory in huge pages; unfragmented, fragmented by the paper's program with its
 /// memory released, and with it still in unsplit huge pages. Nine policies: never, always, madvise,
 /// defer and defer+madvise of Linux, `HawkEye`, CBMM with a profile of the program, CBMM with its
-/// general profile, and Terrace's estimator. Programs are stand-ins in the shape of the paper's, at its sizes;
-/// recordings may be added. Each claim of the paper is printed with its criterion and what came
-/// of it. The exit code is 0 also where a claim does not hold: that is a result, not a failure.
+/// general profile, and Terrace's estimator. Programs are stand-ins in the shape of the paper's, at
+/// its sizes; recordings may be added. Each claim of the paper is printed with its criterion and what
+/// came of it. The exit code is 0 also where a claim does not hold: that is a result, not a failure.
 #[derive(Debug, clap::Args)]
 pub(super) struct CbmmArgs {
     /// A sixteenth of memory and work: a look in a minute or two. Longest faults are shorter.
@@ -56,9 +56,9 @@ pub(super) struct CbmmArgs {
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
 
-    /// Leave out one in so many of the huge pages that Terrace's estimator would put, to see what they
-    /// avert: then its books say what the others have brought. None for 0; live runs have 64. The runs
-    /// take longer by what those would have brought.
+    /// Leave out one in so many of the huge pages that Terrace's estimator would put, to see what
+    /// they avert: then its books say what the others have brought. None for 0; live runs have 64.
+    /// The runs take longer by what those would have brought.
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     hold_out: u32,
 

@@ -1,8 +1,9 @@
-//! What became of ranges in base pages: of those that were held out, and of those that are filled ahead.
+//! What became of ranges in base pages: of those that were held out, and of those that are filled
+//! ahead.
 //!
-//! They are looked at when they are unmapped, some time after their first touch, or at the end. Until
-//! then khugepaged leaves those alone that were held out. What is seen goes to the policy, which compares it
-//! with what it had predicted.
+//! They are looked at when they are unmapped, some time after their first touch, or at the end.
+//! Until then khugepaged leaves those alone that were held out. The policy is told what was seen, and
+//! compares it with what it had predicted.
 
 use std::collections::VecDeque;
 

@@ -13,10 +13,10 @@
 //! | blocks ahead of their use | compact | |
 //! | zeros ahead of their use | prezero | |
 //!
-//! What comes of a decision is settled with the economist: what it took, and what it brought where the
-//! simulated kernel sees it. That are zeros that were taken, pages that were filled and touched, and, of
-//! huge pages, what base pages cost where one was held out. So its costs are corrected, and its kill switch
-//! works, as in live runs.
+//! The economist is told what came of each decision: what it took, and what it brought where the
+//! simulated kernel sees that. It sees the zeros that were taken, the pages that were filled and then
+//! touched, and what base pages cost where a huge page was held out. So costs are corrected and the
+//! kill switch works as in live runs.
 //!
 //! What compaction takes is learned from what it took. The benefit of a collapse and of a block
 //! ahead is of the rest of the time that the profile's run took. That of a first touch is of all of
