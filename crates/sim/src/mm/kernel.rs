@@ -91,7 +91,7 @@ pub struct Counts {
     pub filled_used: u64,
     /// What the policy took for deciding: in faults programs waited for it, the rest is the threads'.
     pub deciding: Cycles,
-    /// Cycles of page walks in huge pages, and how many huge pages there were.
+    /// Cycles of page walks in huge pages.
     pub huge_walks: f64,
     /// Huge pages that first touches were given.
     pub huge_given: u64,
