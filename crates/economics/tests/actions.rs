@@ -295,6 +295,24 @@ fn a_huge_page_pays_by_its_walks_or_by_its_touches_and_not_without_either() {
     assert!(margin(1, 0) < 0.0, "a page of 2 MiB for one touch");
 }
 
+/// A kernel that fills pages within a fault has no call to pay for, and spares only what the fault
+/// takes longer than mapping does. A page in vain costs its zeros and its mapping.
+#[test]
+fn filling_within_a_fault_spares_what_the_fault_takes_longer() {
+    let fault = calibration().user_fault;
+    let prices = Calibration { fill_fixed: fault / 4, fault_pages: 1.0, ..calibration() };
+    let telemetry = Telemetry { cpu_load: 1.0, ..roomy() };
+    let conditions = Conditions::new(&telemetry, &prices, market());
+    let of = |touched| price(&of(populate(touched)), &conditions);
+    let cycles = |time: Nanos| prices.clock.cycles(time).as_f64();
+    let (all, none) = (of(512), of(0));
+    let spared = 512.0 * cycles(fault - prices.fill_fixed);
+    assert!((all.benefit.expected / spared - 1.0).abs() < 1e-3, "{all:?} {spared}");
+    assert!(all.cost.expected <= 0.0 && none.benefit.expected <= 0.0);
+    let zero = prices.copy_bandwidth.time_for(PageSize::Base.bytes());
+    assert!(none.cost.expected >= 512.0 * (cycles(zero) + cycles(prices.fill_fixed)) - 600.0);
+}
+
 #[test]
 fn populating_pays_where_nearly_all_is_touched() {
     let telemetry = roomy();
