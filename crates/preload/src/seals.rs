@@ -59,7 +59,8 @@ pub(crate) unsafe fn seal(arguments: [usize; 6]) -> c_long {
 fn note(at: usize, len: usize, result: c_long) {
     let (start, end) = whole_pages(at, len);
     if result == 0 {
-        SEALED.add(start, end);
+        // Where there is no room for it, only the kernel knows it from now on.
+        let _ = SEALED.add(start, end);
     } else if result == -c_long::from(libc::ENOMEM) && len > 0 && is_sealed(start) {
         // It may have sealed what lies in front, and have had no memory for the rest.
         SEALED.add_unsure(start, end);
