@@ -53,6 +53,13 @@ pub struct KernelReport {
     /// Whether the budget is for what the compressed pages take, too.
     #[serde(default)]
     pub holds_store: bool,
+    /// Where it is: the most that was resident and compressed at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_peak: Option<AtOnce>,
+    /// About what the kernel's tables for a device of the run's own take, whatever lies in it. They are in no
+    /// budget, and the store does not have them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tables: Option<Bytes>,
     /// What observes accesses for the policy beside what comes back, and why that.
     #[serde(default)]
     pub observing: Choice,
@@ -75,6 +82,22 @@ pub struct KernelReport {
     pub direct_lost: u64,
     /// What could not be done on this machine, or for this user.
     pub lacks: Vec<String>,
+}
+
+/// What was resident and what compressed pages took at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AtOnce {
+    /// In DRAM as the programs have it.
+    pub resident: Bytes,
+    /// Memory that compressed pages took.
+    pub store: Bytes,
+}
+
+impl AtOnce {
+    /// Both together.
+    pub fn both(self) -> Bytes {
+        self.resident + self.store
+    }
 }
 
 impl KernelReport {
@@ -135,6 +158,8 @@ pub(crate) mod tests {
             swapped: None,
             short_of_swap: None,
             holds_store: false,
+            total_peak: None,
+            tables: None,
             observing: Choice::default(),
             chooser: "kernel".into(),
             policy_bytes: Bytes::ZERO,

@@ -2,7 +2,7 @@
 
 use terrace_core::{Bytes, Cycles, Nanos};
 use terrace_kernel::division::Divided;
-use terrace_report::kernel::KernelReport;
+use terrace_report::kernel::{AtOnce, KernelReport};
 use terrace_report::{End, share};
 
 use crate::output::{count, counted, facts, percent};
@@ -23,8 +23,11 @@ pub(crate) fn render(report: &KernelReport) -> String {
     let level = &report.run_level;
     let has = if report.holds_store {
         format!(
-            "{} resident and compressed at most, {} now, of which {} are resident",
-            level.resident_peak, level.resident, stats.resident
+            "{} resident and compressed at most; {} now, {} resident and {} compressed",
+            level.resident_peak,
+            level.resident,
+            stats.resident,
+            level.resident - stats.resident
         )
     } else {
         format!("{} resident at most, {} now", stats.resident_peak, stats.resident)
@@ -33,18 +36,18 @@ pub(crate) fn render(report: &KernelReport) -> String {
         "kernel" => "the kernel's lists choose what leaves".to_owned(),
         policy => format!("{policy} chooses what leaves, {} of its own", report.policy_bytes),
     };
-    let mut rows = vec![
-        (
-            "budget",
-            format!(
-                "{}{}{}, {held}: {has}",
-                report.budget,
-                if report.holds_store { " with the store" } else { "" },
-                if report.division.is_some() { " with files" } else { "" },
-            ),
+    let mut rows = vec![(
+        "budget",
+        format!(
+            "{}{}{}, {held}: {has}",
+            report.budget,
+            if report.holds_store { " with the store" } else { "" },
+            if report.division.is_some() { " with files" } else { "" },
         ),
-        ("swap", report.swap.what.clone()),
-    ];
+    )];
+    let peak = report.total_peak.filter(|_| !report.keeps_budget());
+    rows.extend(peak.map(|peak| ("at its peak", at_peak(peak, report.budget))));
+    rows.push(("swap", report.swap.what.clone()));
     if !stats.kernel_beside_peak.is_zero() {
         let most = stats.kernel_beside_peak;
         rows.push((
@@ -63,6 +66,12 @@ pub(crate) fn render(report: &KernelReport) -> String {
         rows.push((
             "store",
             format!("{} in {}{ratio}; {} at most", held.original, held.memory, held.peak),
+        ));
+    }
+    if let Some(tables) = report.tables.filter(|_| report.holds_store) {
+        rows.push((
+            "tables",
+            format!("about {tables} of the kernel's for that device, beside the budget"),
         ));
     }
     if report.swap.recompresses {
@@ -155,6 +164,17 @@ pub(crate) fn render(report: &KernelReport) -> String {
         rows.push(("lacking", lack.clone()));
     }
     format!("terrace: {name} {ended}\n{}", facts("  ", &rows))
+}
+
+/// What there was when there was the most under a `--total`, and why it was more than that.
+fn at_peak(peak: AtOnce, total: Bytes) -> String {
+    let AtOnce { resident, store } = peak;
+    let why = if store > total / 4 * 3 {
+        "pages that hardly compress took more than the three quarters that are taken off"
+    } else {
+        "compressed pages came to take more, faster than others left for them"
+    };
+    format!("{resident} resident and {store} compressed: {why}")
 }
 
 /// How the budget is divided, in rows.

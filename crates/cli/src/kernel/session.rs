@@ -33,8 +33,8 @@ use terrace_sampler::Choice;
 use super::chooser::{Chooser, Seeing};
 use super::made::Made;
 use super::member::Member;
-use super::total::{self, Total};
-use super::{LEAST, render};
+use super::render;
+use super::total::{self, Store, Total};
 use crate::advice::Signs;
 use crate::args::mode_name;
 use crate::attach::recorder::{self, Recorder};
@@ -56,10 +56,9 @@ use crate::runs::{KernelRun, Manifest};
 const NAMES: Nanos = Nanos::millis(500);
 /// Processes whose names are kept: a run may have thousands.
 const NAMED: usize = 1024;
-/// With `--total`, how often what the store takes is taken off the budget, and how much of it may
-/// go that way: incompressible memory would take all.
-const SHARE: Duration = Duration::from_millis(200);
-const STORE_AT_MOST: f64 = 0.75;
+/// With `--total`, how often it is looked at what the store takes, and how often the budget follows that where
+/// it has changed by little.
+const SHARE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(200));
 
 /// What is to be kept within a budget.
 pub(crate) struct How {
@@ -120,8 +119,8 @@ pub(crate) struct Session {
     /// The budget as it was asked for last.
     budget: Arc<AtomicU64>,
     budget_seen: Bytes,
-    /// When the store's part of `--total` is looked at next.
-    share_due: Instant,
+    /// When the store's part of `--total` is looked at next, and when the budget follows it in any case.
+    share_due: (Instant, Instant),
     /// The figures of a budget that covers the store, too; `None` of another one.
     total: Option<Total>,
     names: BTreeMap<u32, String>,
@@ -277,7 +276,7 @@ impl Session {
             events,
             budget,
             budget_seen: fast,
-            share_due: Instant::now(),
+            share_due: (Instant::now(), Instant::now()),
             total: how.holds_store.then(Total::default),
             names: BTreeMap::new(),
             named: None,
@@ -333,21 +332,25 @@ impl Session {
             self.budget.store(share.get(), Release);
         }
         let asked = Bytes(self.budget.load(Acquire));
-        let is_due = self.total.is_some() && Instant::now() >= self.share_due;
+        let now = Instant::now();
+        let is_due = self.total.is_some() && now >= self.share_due.0;
         if asked == self.budget_seen && !is_due {
             return Ok(());
         }
         let is_new = asked != self.budget_seen;
-        (self.budget_seen, self.share_due) = (asked, Instant::now() + SHARE);
+        if let Some(total) = self.total.as_mut().filter(|_| is_new) {
+            total.set_budget(asked);
+        }
+        self.budget_seen = asked;
         let mut fast = asked;
-        if let Some(total) = &mut self.total {
-            let store = total::store(&Root::machine(), self.made.swap(), self.made.group());
-            if is_new {
-                total.set_budget(asked);
+        if let Some(store) = self.look_at_total() {
+            self.share_due.0 = now + SHARE.0;
+            fast = store.leaves(asked, self.engine.stats().resident);
+            let is_far = is_new || total::is_far(fast, self.engine.fast(), asked);
+            if !is_far && now < self.share_due.1 {
+                return Ok(());
             }
-            total.look(self.engine.stats().resident + store, asked);
-            let most = Bytes::from_f64(asked.as_f64() * STORE_AT_MOST);
-            fast = (asked - store.min(most)).max(LEAST);
+            self.share_due.1 = now + SHARE.1;
         }
         if fast != self.engine.fast() {
             self.engine.set_fast(fast)?;
@@ -364,6 +367,16 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// With `--total`, what is resident and what is compressed at one moment. In this order: a page that
+    /// leaves in between is in both and not in neither.
+    fn look_at_total(&mut self) -> Option<Store> {
+        let total = self.total.as_mut()?;
+        self.engine.weigh();
+        let store = Store::of(&Root::machine(), self.made.swap(), self.made.group());
+        total.look(self.engine.stats().resident, store.memory, self.budget_seen);
+        Some(store)
     }
 
     /// Says once what is missing; the run goes on.
@@ -483,6 +496,10 @@ impl Session {
 
     /// The figures now.
     fn figures(&mut self, end: Option<End>) -> KernelReport {
+        // All that is told is of this moment, at the end of one when the program has gone.
+        if self.look_at_total().is_none() {
+            self.engine.weigh();
+        }
         let mut lacks = self.lacks.clone();
         match self.engine.world().unwatched() {
             0 => {}
@@ -508,7 +525,10 @@ impl Session {
             run_level: self.level(),
             division: self.division.as_ref().map(|division| Box::new(division.report())),
             holds_store: self.total.is_some(),
+            total_peak: self.total.map(|total| total.peak),
             swap: self.made.swap().clone(),
+            tables: own_device(self.made.swap())
+                .and_then(|device| zram::tables(&Root::machine(), device)),
             backed: own_device(self.made.swap())
                 .and_then(|device| backed(&Root::machine(), device)),
             store: zram::held(&Root::machine(), &self.made.swap().devices),
@@ -534,8 +554,9 @@ impl Session {
             return level;
         }
         let Stats { resident, resident_peak, exceeded, .. } = *self.engine.stats();
-        let own = Total { now: resident, peak: resident_peak, exceeded, settled: true };
-        let Total { now, peak, exceeded, .. } = self.total.unwrap_or(own);
+        let own = (resident, resident_peak, exceeded);
+        let of_total = |total: Total| (total.now, total.peak.both(), total.exceeded);
+        let (now, peak, exceeded) = self.total.map_or(own, of_total);
         RunLevel {
             budget: self.budget_seen,
             resident: now,
