@@ -206,14 +206,17 @@ pub(crate) fn division(divided: &Divided) -> Vec<(&'static str, String)> {
             count(to_program.0)
         ),
     ));
-    let how = if divided.file_page_measured { "measured" } else { "assumed" };
+    let how = |is_measured| if is_measured { "measured" } else { "assumed" };
     rows.push((
         "came back",
         format!(
-            "{} pages of files, at {} each ({how}); {} of the program",
+            "{} pages of files, at {} each ({}); {} of the program, at {} each ({})",
             count(divided.files_came_back),
             divided.file_page,
-            count(divided.program_came_back)
+            how(divided.file_page_measured),
+            count(divided.program_came_back),
+            divided.program_page,
+            how(divided.program_page_measured)
         ),
     ));
     if divided.files_unread > 0 {
