@@ -3,6 +3,7 @@
 use terrace_core::{Bytes, Cycles, Nanos};
 use terrace_kernel::division::Divided;
 use terrace_report::kernel::{AtOnce, KernelReport};
+use terrace_report::outside::{OutsideCause, OutsideReport};
 use terrace_report::{End, RunLevel, share};
 
 use crate::output::{count, counted, facts, percent};
@@ -18,7 +19,8 @@ pub(crate) fn render(report: &KernelReport) -> String {
         policy => format!("{policy} chooses what leaves, {} of its own", report.policy_bytes),
     };
     let mut rows = budget(report);
-    let peak = report.total_peak.filter(|_| !report.keeps_budget());
+    rows.extend(report.outside.as_ref().map(|all| ("outside", outside(report, all))));
+    let peak = report.total_peak.filter(|_| !report.keeps_covered());
     rows.extend(peak.map(|peak| ("at its peak", at_peak(peak, report.budget))));
     rows.push(("swap", report.swap.what.clone()));
     if !stats.kernel_beside_peak.is_zero() {
@@ -144,6 +146,8 @@ fn budget(report: &KernelReport) -> Vec<(&'static str, String)> {
     let stats = &report.stats;
     let held = if report.keeps_budget() {
         "held".to_owned()
+    } else if report.keeps_covered() {
+        "held, but for what lies outside of it".to_owned()
     } else if stats.settled {
         format!("exceeded by {}", percent(report.exceeded()))
     } else {
@@ -185,6 +189,21 @@ fn budget(report: &KernelReport) -> Vec<(&'static str, String)> {
         ));
     }
     rows
+}
+
+/// What no budget bounds.
+fn outside(report: &KernelReport, all: &OutsideReport) -> String {
+    let cause = |part: &OutsideCause| format!("{}, {}", part.cause.words(), part.peak);
+    let mut parts: Vec<_> = all.causes.iter().map(cause).collect();
+    if report.left_group > 0 {
+        let left = report.left_group;
+        parts.push(format!(
+            "{} left in all; what is still charged to the group is not counted",
+            counted(left, "process", "processes")
+        ));
+    }
+    let now = if report.end.is_some() { String::new() } else { format!("{} now, ", all.now) };
+    format!("{now}{} at most: {}", all.peak, parts.join("; "))
 }
 
 /// What there was when there was the most under a `--total`, and why it was more than that.
@@ -314,6 +333,28 @@ mod tests {
         let of_all = "shared 1.00 GiB is the budget of 4711: all that share it, this run among \
                       them, have 950 MiB resident at most, 900 MiB now";
         assert!(has(&shares, of_all), "{:?}", rows(&shares));
+    }
+
+    #[test]
+    fn who_left_the_control_group_is_told_and_the_budget_is_not_said_to_be_held() {
+        let mut left = report();
+        let (peak, now) = (Bytes::mib(30), Bytes::mib(20));
+        let cause = terrace_report::outside::Cause::LeftGroup;
+        left.outside = Some(Box::new(OutsideReport {
+            now,
+            peak,
+            with_managed_peak: Bytes::mib(78),
+            causes: vec![OutsideCause { cause, now, peak }],
+            own_peak: Bytes::ZERO,
+        }));
+        left.left_group = 3;
+        let budget = "budget 64.0 MiB, held, but for what lies outside of it: 50.0 MiB resident at \
+                      most, 48.0 MiB now";
+        assert!(has(&left, budget), "{:?}", rows(&left));
+        let outside = "outside 20.0 MiB now, 30.0 MiB at most: processes that have left the control \
+                       group, 30.0 MiB; 3 processes left in all; what is still charged to the group is \
+                       not counted";
+        assert!(has(&left, outside), "{:?}", rows(&left));
     }
 
     #[test]

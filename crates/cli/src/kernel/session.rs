@@ -33,6 +33,7 @@ use terrace_sampler::Choice;
 use super::chooser::{Chooser, Seeing};
 use super::made::Made;
 use super::member::Member;
+use super::outside::OutsideWatch;
 use super::render;
 use super::total::{self, Store, Total};
 use crate::advice::Signs;
@@ -107,7 +108,8 @@ pub(crate) struct Shown {
     pub(crate) files: Files,
 }
 
-/// Programs that are kept within their budget.
+/// Programs that are kept within their budget. More than twenty fields: what bounds them, what is seen of them
+/// and what is shown goes on side by side, and one step drives all of it.
 pub(crate) struct Session {
     engine: Engine<LinuxWorld>,
     how: Told,
@@ -133,6 +135,8 @@ pub(crate) struct Session {
     keeper: Option<Keeper>,
     /// Tells a broker what the run has, and is told what it may have.
     member: Option<Member>,
+    /// Looks for processes that leave the run's control group; `None` where it has none of its own.
+    outside: Option<OutsideWatch>,
     /// What is warned of while it goes on; `None` where nobody is to be told.
     warnings: Option<Warnings>,
     /// After an error the programs go on alone.
@@ -183,6 +187,10 @@ impl Session {
                 "nothing slows the program down above its budget: no `cpu` controller".into(),
             );
         }
+        let outside = match &how.whose {
+            Whose::Run(group) => Some(OutsideWatch::new(group.clone(), how.division.is_some())),
+            Whose::Group(_) | Whose::Processes(_) | Whose::Started => None,
+        };
         let (mut world, sees) = LinuxWorld::new(how.whose);
         if let Some(keeper) = &how.division {
             world.divide(keeper.division());
@@ -282,6 +290,7 @@ impl Session {
             named: None,
             lacks,
             at_begin: None,
+            outside,
             warnings: (!quiet).then(Warnings::new),
             failed: None,
             made,
@@ -315,6 +324,9 @@ impl Session {
         if let Some(division) = &mut self.division {
             division.step(Nanos(terrace_live::sys::now()), self.engine.processes());
             self.engine.charge(division.take_cpu());
+        }
+        if self.outside.as_ref().is_some_and(OutsideWatch::is_due) {
+            self.look_outside();
         }
         self.complain();
         self.warn();
@@ -379,6 +391,14 @@ impl Session {
         Some(store)
     }
 
+    /// Compares the processes with those of the group.
+    fn look_outside(&mut self) {
+        let covered = self.total.map_or(self.engine.stats().resident, |total| total.now);
+        if let Some(outside) = &mut self.outside {
+            self.engine.charge(outside.look(covered));
+        }
+    }
+
     /// Says once what is missing; the run goes on.
     fn tell(&mut self, lack: String) {
         if self.lacks.contains(&lack) {
@@ -419,7 +439,11 @@ impl Session {
         let times = (elapsed, self.engine.stats().thrashing);
         let (level, swap) = (self.level(), self.engine.short_of_swap());
         let run = self.member.as_ref().map_or(std::process::id(), Member::run);
-        let signs = |thrashing| Signs::by_kernel(level, swap, thrashing);
+        let outside = self.outside.as_ref().map_or(Bytes::ZERO, OutsideWatch::now);
+        let has = self.total.map_or(self.engine.stats().resident, |total| total.now);
+        let is_too_much = !outside.is_zero() && has + outside > self.budget_seen;
+        let outside = is_too_much.then_some(outside);
+        let signs = |thrashing| Signs { outside, ..Signs::by_kernel(level, swap, thrashing) };
         let told = self.warnings.as_mut().map(|warnings| warnings.look(times, signs, run));
         told.into_iter().flatten().for_each(output::warn);
         self.engine.charge(thread_cpu().saturating_sub(cpu));
@@ -500,6 +524,9 @@ impl Session {
         if self.look_at_total().is_none() {
             self.engine.weigh();
         }
+        if end.is_some() {
+            self.look_outside();
+        }
         let mut lacks = self.lacks.clone();
         match self.engine.world().unwatched() {
             0 => {}
@@ -526,6 +553,8 @@ impl Session {
             division: self.division.as_ref().map(|division| Box::new(division.report())),
             holds_store: self.total.is_some(),
             total_peak: self.total.map(|total| total.peak),
+            outside: self.outside.as_ref().and_then(OutsideWatch::report),
+            left_group: self.outside.as_ref().map_or(0, OutsideWatch::left),
             swap: self.made.swap().clone(),
             tables: own_device(self.made.swap())
                 .and_then(|device| zram::tables(&Root::machine(), device)),
