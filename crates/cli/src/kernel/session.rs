@@ -57,9 +57,8 @@ use crate::runs::{KernelRun, Manifest};
 const NAMES: Nanos = Nanos::millis(500);
 /// Processes whose names are kept: a run may have thousands.
 const NAMED: usize = 1024;
-/// With `--total`, how often it is looked at what the store takes, and how often the budget follows that where
-/// it has changed by little.
-const SHARE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(200));
+/// With `--total`, how often it is looked at what the store takes.
+const SHARE: Duration = Duration::from_millis(2);
 
 /// What is to be kept within a budget.
 pub(crate) struct How {
@@ -121,8 +120,8 @@ pub(crate) struct Session {
     /// The budget as it was asked for last.
     budget: Arc<AtomicU64>,
     budget_seen: Bytes,
-    /// When the store's part of `--total` is looked at next, and when the budget follows it in any case.
-    share_due: (Instant, Instant),
+    /// When the store's part of `--total` is looked at next.
+    share_due: Instant,
     /// The figures of a budget that covers the store, too; `None` of another one.
     total: Option<Total>,
     names: BTreeMap<u32, String>,
@@ -284,7 +283,7 @@ impl Session {
             events,
             budget,
             budget_seen: fast,
-            share_due: (Instant::now(), Instant::now()),
+            share_due: Instant::now(),
             total: how.holds_store.then(Total::default),
             names: BTreeMap::new(),
             named: None,
@@ -345,7 +344,7 @@ impl Session {
         }
         let asked = Bytes(self.budget.load(Acquire));
         let now = Instant::now();
-        let is_due = self.total.is_some() && now >= self.share_due.0;
+        let is_due = self.total.is_some() && now >= self.share_due;
         if asked == self.budget_seen && !is_due {
             return Ok(());
         }
@@ -356,13 +355,12 @@ impl Session {
         self.budget_seen = asked;
         let mut fast = asked;
         if let Some(store) = self.look_at_total() {
-            self.share_due.0 = now + SHARE.0;
+            self.share_due = now + SHARE;
             fast = store.leaves(asked, self.engine.stats().resident);
-            let is_far = is_new || total::is_far(fast, self.engine.fast(), asked);
-            if !is_far && now < self.share_due.1 {
+            // With each new budget the engine forgets for how long nothing has left.
+            if !is_new && !total::is_far(fast, self.engine.fast(), asked) {
                 return Ok(());
             }
-            self.share_due.1 = now + SHARE.1;
         }
         if fast != self.engine.fast() {
             self.engine.set_fast(fast)?;
