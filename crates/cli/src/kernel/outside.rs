@@ -1,9 +1,9 @@
 //! Memory of a run's processes that its control group does not count, or not within the budget.
 //!
 //! A process may leave the group: by writing to another one's `cgroup.procs`, in a scope of `systemd-run`, in a
-//! container. What it takes there no budget bounds. What it had before stays charged to the group, and so does
-//! what comes back of that from swap. So as much as the group is charged for beyond what its own processes have
-//! is taken for that, and the rest of what those have that left lies outside.
+//! container. No budget bounds the memory that it takes there. Memory that it had before stays charged to the group,
+//! also if it comes back from swap. So the charge beyond what the group's own processes have is subtracted from
+//! what those have that left. The rest lies outside.
 //! Secret memory (`memfd_secret`) is charged to the group as pages of files are, which are beside the budget.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,7 @@ pub(super) struct OutsideWatch {
     secrets: Secrets,
     /// How many have left in all.
     left: u64,
-    /// What processes that have left have, and what is secret: now, and at most.
+    /// Memory of processes that have left, and secret memory: now, and at most.
     now: [Bytes; 2],
     most: [Bytes; 2],
     /// The most of both, and with what the budget covers.
@@ -60,9 +60,9 @@ struct Known {
 trait Processes {
     /// When a process started; `None` if it has ended.
     fn started(&self, process: u32) -> Option<u64>;
-    /// What a process has; `None` if it has ended.
+    /// Memory of a process; `None` if it has ended.
     fn memory(&self, process: u32) -> Option<Memory>;
-    /// What a process has started, and what that has.
+    /// The descendants of a process.
     fn below(&self, process: u32) -> Vec<u32>;
     /// Those in the group.
     fn members(&self) -> BTreeSet<u32>;
@@ -90,12 +90,12 @@ impl Processes for Machine<'_> {
     }
 }
 
-/// What a process has in RAM that is no file's.
+/// Memory of a process in RAM that is no file's.
 fn swappable(memory: &Memory) -> Bytes {
     Bytes(memory.private + memory.shared)
 }
 
-/// What processes that have left have beyond what the group is still charged for.
+/// Memory of processes that have left, beyond what the group is still charged for.
 fn beyond(left: &[Memory], inside: impl Iterator<Item = Memory>, charged: Bytes) -> Bytes {
     let all: Bytes = left.iter().map(swappable).sum();
     let of_members: Bytes = inside.map(|memory| swappable(&memory)).sum();
@@ -142,8 +142,8 @@ impl OutsideWatch {
         took
     }
 
-    /// What processes have that have left; and those in the group. `own` is the process that has started
-    /// the program.
+    /// Memory of the processes that have left, and the numbers of those in the group. `own` is the process that
+    /// has started the program.
     fn those_that_left(
         &mut self,
         system: &impl Processes,
@@ -228,7 +228,7 @@ impl OutsideWatch {
         self.left
     }
 
-    /// What lies outside now.
+    /// Memory outside of the budget now.
     pub(super) fn now(&self) -> Bytes {
         self.now.into_iter().sum()
     }

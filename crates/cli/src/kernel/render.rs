@@ -191,7 +191,7 @@ fn budget(report: &KernelReport) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// What no budget bounds.
+/// Memory that no budget bounds.
 fn outside(report: &KernelReport, all: &OutsideReport) -> String {
     let cause = |part: &OutsideCause| format!("{}, {}", part.cause.words(), part.peak);
     let mut parts: Vec<_> = all.causes.iter().map(cause).collect();
@@ -206,7 +206,7 @@ fn outside(report: &KernelReport, all: &OutsideReport) -> String {
     format!("{now}{} at most: {}", all.peak, parts.join("; "))
 }
 
-/// What there was when there was the most under a `--total`, and why it was more than that.
+/// The parts of a `--total` at its peak, and why they were more than it.
 fn at_peak(peak: AtOnce, total: Bytes) -> String {
     let AtOnce { resident, store } = peak;
     let why = if store > total / 4 * 3 {

@@ -11,12 +11,12 @@ use super::LEAST;
 
 /// How much of the total may go to compressed pages: incompressible memory would take all.
 const STORE_AT_MOST: f64 = 0.75;
-/// So much leaves, at 400 MB/s, before the budget has followed what compressed pages take: Terrace looks every
-/// 2 ms at the soonest, may have to wait for a processor, and what is above the new budget has to leave first.
+/// So much leaves, at 400 MB/s, before the budget has followed what compressed pages take. Terrace looks every
+/// 2 ms at the soonest, and may have to wait for a processor. What is above the new budget has to leave first.
 const UNDER_WAY: Bytes = Bytes::mib(4);
 /// What is kept free for that is no more than this part of the total.
 const AHEAD_AT_MOST: u64 = 16;
-/// What a byte that leaves takes compressed, until so much has left that the device tells.
+/// The ratio that is assumed until so much is out that the device's own ratio tells.
 const ASSUMED: (f64, Bytes) = (0.5, Bytes::mib(1));
 /// A device of a run's own holds so many times the total, or this if that is more. Its tables in the kernel
 /// take 1/200 of what it can hold: for one as large as a machine of 24 GiB, 112 MiB.
@@ -61,8 +61,8 @@ impl Total {
     }
 }
 
-/// What lies compressed in what a run swaps to, also of other programs; `None` where the kernel does not tell,
-/// or nothing is compressed.
+/// Compressed pages in what a run swaps to, also those of other programs. `None` where the kernel does not tell
+/// how many, or nothing is compressed.
 fn held(root: &Root, swap: &SwapUse) -> Option<Held> {
     match swap.kind {
         SwapKind::Zram => zram::held(root, &swap.devices),
