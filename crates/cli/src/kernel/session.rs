@@ -33,8 +33,9 @@ use terrace_sampler::Choice;
 use super::chooser::{Chooser, Seeing};
 use super::made::Made;
 use super::member::Member;
-use super::total::{self, Total};
-use super::{LEAST, render};
+use super::outside::OutsideWatch;
+use super::render;
+use super::total::{self, Store, Total};
 use crate::advice::Signs;
 use crate::args::mode_name;
 use crate::attach::recorder::{self, Recorder};
@@ -56,10 +57,8 @@ use crate::runs::{KernelRun, Manifest};
 const NAMES: Nanos = Nanos::millis(500);
 /// Processes whose names are kept: a run may have thousands.
 const NAMED: usize = 1024;
-/// With `--total`, how often what the store takes is taken off the budget, and how much of it may
-/// go that way: incompressible memory would take all.
-const SHARE: Duration = Duration::from_millis(200);
-const STORE_AT_MOST: f64 = 0.75;
+/// With `--total`, how often it is looked at what the store takes.
+const SHARE: Duration = Duration::from_millis(2);
 
 /// What is to be kept within a budget.
 pub(crate) struct How {
@@ -108,7 +107,8 @@ pub(crate) struct Shown {
     pub(crate) files: Files,
 }
 
-/// Programs that are kept within their budget.
+/// Programs that are kept within their budget. More than twenty fields: what bounds them, what is seen of them
+/// and what is shown goes on side by side, and one step drives all of it.
 pub(crate) struct Session {
     engine: Engine<LinuxWorld>,
     how: Told,
@@ -134,6 +134,8 @@ pub(crate) struct Session {
     keeper: Option<Keeper>,
     /// Tells a broker what the run has, and is told what it may have.
     member: Option<Member>,
+    /// Looks for processes that leave the run's control group; `None` where it has none of its own.
+    outside: Option<OutsideWatch>,
     /// What is warned of while it goes on; `None` where nobody is to be told.
     warnings: Option<Warnings>,
     /// After an error the programs go on alone.
@@ -184,6 +186,10 @@ impl Session {
                 "nothing slows the program down above its budget: no `cpu` controller".into(),
             );
         }
+        let outside = match &how.whose {
+            Whose::Run(group) => Some(OutsideWatch::new(group.clone(), how.division.is_some())),
+            Whose::Group(_) | Whose::Processes(_) | Whose::Started => None,
+        };
         let (mut world, sees) = LinuxWorld::new(how.whose);
         if let Some(keeper) = &how.division {
             world.divide(keeper.division());
@@ -283,6 +289,7 @@ impl Session {
             named: None,
             lacks,
             at_begin: None,
+            outside,
             warnings: (!quiet).then(Warnings::new),
             failed: None,
             made,
@@ -317,6 +324,9 @@ impl Session {
             division.step(Nanos(terrace_live::sys::now()), self.engine.processes());
             self.engine.charge(division.take_cpu());
         }
+        if self.outside.as_ref().is_some_and(OutsideWatch::is_due) {
+            self.look_outside();
+        }
         self.complain();
         self.warn();
         self.write_down();
@@ -333,21 +343,24 @@ impl Session {
             self.budget.store(share.get(), Release);
         }
         let asked = Bytes(self.budget.load(Acquire));
-        let is_due = self.total.is_some() && Instant::now() >= self.share_due;
+        let now = Instant::now();
+        let is_due = self.total.is_some() && now >= self.share_due;
         if asked == self.budget_seen && !is_due {
             return Ok(());
         }
         let is_new = asked != self.budget_seen;
-        (self.budget_seen, self.share_due) = (asked, Instant::now() + SHARE);
+        if let Some(total) = self.total.as_mut().filter(|_| is_new) {
+            total.set_budget(asked);
+        }
+        self.budget_seen = asked;
         let mut fast = asked;
-        if let Some(total) = &mut self.total {
-            let store = total::store(&Root::machine(), self.made.swap(), self.made.group());
-            if is_new {
-                total.set_budget(asked);
+        if let Some(store) = self.look_at_total() {
+            self.share_due = now + SHARE;
+            fast = store.leaves(asked, self.engine.stats().resident);
+            // With each new budget the engine forgets for how long nothing has left.
+            if !is_new && !total::is_far(fast, self.engine.fast(), asked) {
+                return Ok(());
             }
-            total.look(self.engine.stats().resident + store, asked);
-            let most = Bytes::from_f64(asked.as_f64() * STORE_AT_MOST);
-            fast = (asked - store.min(most)).max(LEAST);
         }
         if fast != self.engine.fast() {
             self.engine.set_fast(fast)?;
@@ -364,6 +377,24 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// With `--total`, what is resident and what is compressed at one moment. In this order: a page that
+    /// leaves in between is in both and not in neither.
+    fn look_at_total(&mut self) -> Option<Store> {
+        let total = self.total.as_mut()?;
+        self.engine.weigh();
+        let store = Store::of(&Root::machine(), self.made.swap(), self.made.group());
+        total.look(self.engine.stats().resident, store.memory, self.budget_seen);
+        Some(store)
+    }
+
+    /// Compares the processes with those of the group.
+    fn look_outside(&mut self) {
+        let covered = self.total.map_or(self.engine.stats().resident, |total| total.now);
+        if let Some(outside) = &mut self.outside {
+            self.engine.charge(outside.look(covered));
+        }
     }
 
     /// Says once what is missing; the run goes on.
@@ -406,7 +437,11 @@ impl Session {
         let times = (elapsed, self.engine.stats().thrashing);
         let (level, swap) = (self.level(), self.engine.short_of_swap());
         let run = self.member.as_ref().map_or(std::process::id(), Member::run);
-        let signs = |thrashing| Signs::by_kernel(level, swap, thrashing);
+        let outside = self.outside.as_ref().map_or(Bytes::ZERO, OutsideWatch::now);
+        let has = self.total.map_or(self.engine.stats().resident, |total| total.now);
+        let is_too_much = !outside.is_zero() && has + outside > self.budget_seen;
+        let outside = is_too_much.then_some(outside);
+        let signs = |thrashing| Signs { outside, ..Signs::by_kernel(level, swap, thrashing) };
         let told = self.warnings.as_mut().map(|warnings| warnings.look(times, signs, run));
         told.into_iter().flatten().for_each(output::warn);
         self.engine.charge(thread_cpu().saturating_sub(cpu));
@@ -483,6 +518,13 @@ impl Session {
 
     /// The figures now.
     fn figures(&mut self, end: Option<End>) -> KernelReport {
+        // All that is told is of this moment, at the end of one when the program has gone.
+        if self.look_at_total().is_none() {
+            self.engine.weigh();
+        }
+        if end.is_some() {
+            self.look_outside();
+        }
         let mut lacks = self.lacks.clone();
         match self.engine.world().unwatched() {
             0 => {}
@@ -508,7 +550,12 @@ impl Session {
             run_level: self.level(),
             division: self.division.as_ref().map(|division| Box::new(division.report())),
             holds_store: self.total.is_some(),
+            total_peak: self.total.map(|total| total.peak),
+            outside: self.outside.as_ref().and_then(OutsideWatch::report),
+            left_group: self.outside.as_ref().map_or(0, OutsideWatch::left),
             swap: self.made.swap().clone(),
+            tables: own_device(self.made.swap())
+                .and_then(|device| zram::tables(&Root::machine(), device)),
             backed: own_device(self.made.swap())
                 .and_then(|device| backed(&Root::machine(), device)),
             store: zram::held(&Root::machine(), &self.made.swap().devices),
@@ -534,8 +581,9 @@ impl Session {
             return level;
         }
         let Stats { resident, resident_peak, exceeded, .. } = *self.engine.stats();
-        let own = Total { now: resident, peak: resident_peak, exceeded, settled: true };
-        let Total { now, peak, exceeded, .. } = self.total.unwrap_or(own);
+        let own = (resident, resident_peak, exceeded);
+        let of_total = |total: Total| (total.now, total.peak.both(), total.exceeded);
+        let (now, peak, exceeded) = self.total.map_or(own, of_total);
         RunLevel {
             budget: self.budget_seen,
             resident: now,

@@ -490,7 +490,8 @@ impl<W: World> Engine<W> {
         self.stats.thrashing += self.thrash.look(Moment { at: now, waited, stalled });
     }
 
-    fn weigh(&mut self) {
+    /// Looks at what the run has now; each step does so by itself.
+    pub fn weigh(&mut self) {
         self.unweighed = Bytes::ZERO;
         self.stats.resident = self.world.resident(&self.processes);
         self.stats.resident_peak = self.stats.resident_peak.max(self.stats.resident);
