@@ -20,11 +20,7 @@ use terrace_live::sys::{self, PAGE, symbols};
 use terrace_live::workers::command::Command;
 use terrace_live::workers::{bump_arena, idle_priority};
 
-<<<<<<< HEAD
-use crate::{allocator, arenas, attributes, mapping, room, state, thresholds, wiped, words};
-=======
-use crate::{allocator, arenas, attributes, mapping, room, seals, state, wiped, words};
->>>>>>> w-a
+use crate::{allocator, arenas, attributes, mapping, room, seals, state, thresholds, wiped, words};
 
 const LARGE: usize = RunConfig::LARGE_REQUEST.get() as usize;
 const HEADER: usize = 16;

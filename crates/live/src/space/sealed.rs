@@ -90,16 +90,13 @@ impl SealedRanges {
             beside.reach(start, end);
             return true;
         }
-        match self.count.fetch_update(AcqRel, Acquire, |n| (n < MOST).then_some(n + 1)) {
-            Ok(at) => {
-                self.ranges[at].reach(start, end);
-                true
-            }
-            Err(_) => {
-                self.add_unsure(start, end);
-                false
-            }
+        let place = self.count.fetch_update(AcqRel, Acquire, |n| (n < MOST).then_some(n + 1));
+        if let Ok(at) = place {
+            self.ranges[at].reach(start, end);
+        } else {
+            self.add_unsure(start, end);
         }
+        place.is_ok()
     }
 
     /// Notes a range of which a part may be sealed.
