@@ -241,7 +241,7 @@ pub(crate) mod tests {
         report.stats.resident = Bytes::mib(80);
         let outside = |with, now| {
             let (with_managed_peak, now) = (Bytes::mib(with), Bytes::mib(now));
-            Some(Box::new(OutsideReport { with_managed_peak, now, ..OutsideReport::default() }))
+            Some(Box::new(OutsideReport { now, with_managed_peak, ..OutsideReport::default() }))
         };
         report.outside = outside(99, 9);
         assert!(report.keeps_budget() && report.too_much_outside().is_none());
