@@ -18,6 +18,7 @@
 //! | [`warning`] | what it warns of while it goes on |
 //! | [`plain`] | processes that nothing was loaded into |
 //! | [`mod@render`] | what the run used, did and cost |
+//! | [`secret`] | secret memory (`memfd_secret`), which is in no other count |
 //! | [`spill`] | what `--spill` names |
 
 mod across;
