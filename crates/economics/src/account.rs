@@ -123,7 +123,8 @@ pub const fn benefit_is_observed(class: ActionClass) -> bool {
         | ActionClass::Compact
         | ActionClass::Observe
         | ActionClass::Rate
-        | ActionClass::Reclaim => false,
+        | ActionClass::Reclaim
+        | ActionClass::Recompress => false,
     }
 }
 

@@ -30,7 +30,7 @@ use crate::watch::{Direction, Move, Watches};
 /// and the oldest predictions are lost (and counted).
 const PENDING: usize = 4096;
 
-/// Actions on many pages that are under way at once: two kinds of walks, and reclaim.
+/// Actions on many pages that are under way at once: two kinds of walks, reclaim, and compressing again.
 const BATCHES: usize = 4;
 
 /// Places of the watch table that are looked at for each decision or outcome:
@@ -796,23 +796,28 @@ fn ladder(action: &Action) -> (TierId, TierId) {
         Action::Exchange { fast, slow, .. } => (fast, slow),
         Action::Place { to, instead, .. } => (to.min(instead), to.max(instead)),
         // What they take or set free is the fastest tier's.
-        Action::Prefetch { from: Some(from), .. } | Action::Reclaim { from, .. } => {
-            (TierId::FASTEST, from)
-        }
+        Action::Prefetch { from: Some(from), .. }
+        | Action::Reclaim { from, .. }
+        | Action::Recompress { tier: from, .. } => (TierId::FASTEST, from),
         _ => (TierId(0), TierId(1)),
     }
 }
 
 /// Whether an action is on many pages that are not named, and goes on for a while.
 fn is_batch(action: &Action) -> bool {
-    matches!(action, Action::Prefetch { .. } | Action::Reclaim { .. })
+    matches!(
+        action,
+        Action::Prefetch { .. } | Action::Reclaim { .. } | Action::Recompress { .. }
+    )
 }
 
 /// Of an action on many pages that goes on until the next one of its kind is decided, the part that
 /// was carried out: more than all of it if there were more.
 fn part_done(action: &Action, moved: Bytes) -> f64 {
     match *action {
-        Action::Prefetch { pages, .. } | Action::Reclaim { pages, .. } => {
+        Action::Prefetch { pages, .. }
+        | Action::Reclaim { pages, .. }
+        | Action::Recompress { pages, .. } => {
             let all = PageSize::Base.bytes() * u64::from(pages.max(1));
             finite(moved.as_f64() / all.as_f64())
         }

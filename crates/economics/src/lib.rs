@@ -14,7 +14,7 @@
 //! | [`heat`] | from a policy's evidence to access rates with bounds |
 //! | `access` | what the program's accesses gain or lose |
 //! | `movement` | what moving the bytes costs |
-//! | `promote`, `demote`, `exchange`, `prezero`, `collapse`, `context`, `split`, `first_touch`, `populate`, `place`, `compact`, `prefetch`, `reclaim` | the models, one action each |
+//! | `promote`, `demote`, `exchange`, `prezero`, `collapse`, `context`, `split`, `first_touch`, `populate`, `place`, `compact`, `prefetch`, `reclaim`, `recompress` | the models, one action each |
 //! | [`division`] | the model of dividing one budget between a program's memory and its files' |
 //! | [`managing`] | the model of managing memory that fits, for a profile's sake |
 //! | [`packing`] | how tightly a page that leaves is packed |
@@ -62,6 +62,7 @@ mod prezero;
 mod promote;
 mod quote;
 mod reclaim;
+mod recompress;
 mod split;
 mod touches;
 pub mod walks;

@@ -182,6 +182,12 @@ impl Held {
     }
 }
 
+/// What a device's pages take compressed, without what the allocator wastes; `None` of one that is gone.
+pub(crate) fn packed(root: &Root, device: u32) -> Option<Bytes> {
+    let text = crate::files::read(&control(root, device).join("mm_stat")).ok()?;
+    text.split_ascii_whitespace().nth(1)?.parse().ok().map(Bytes)
+}
+
 /// What zram devices hold together; `None` without any.
 pub fn held(root: &Root, devices: &[u32]) -> Option<Held> {
     let one = |device: &u32| {
