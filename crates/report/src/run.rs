@@ -446,6 +446,19 @@ pub struct HugeReport {
     /// Large mappings that the profile does not know.
     #[serde(default)]
     pub mappings_unknown: u64,
+    /// What large mappings had, and of that what is unknown to the profile.
+    #[serde(default)]
+    pub profile_mapped: Bytes,
+    /// See there.
+    #[serde(default)]
+    pub profile_unknown: Bytes,
+    /// What the profile averts in a run, in its own cycles; nothing of rules.
+    #[serde(default)]
+    pub profile_benefit: Cycles,
+    /// Of that, what it averts in memory that this run has mapped, too. Of several processes that of the one
+    /// that has most.
+    #[serde(default)]
+    pub profile_matched: Cycles,
     /// Processes that could not read the profile.
     #[serde(default)]
     pub profile_unread: u64,

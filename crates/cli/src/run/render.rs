@@ -8,8 +8,8 @@ use terrace_live::broker::share::LEAST;
 use terrace_report::outside::{OutsideCause, OutsideReport};
 use terrace_report::plain::{PlainProgram, PlainReport};
 use terrace_report::run::{
-    AccountReport, AdviceReport, CoreDumpReport, Figures, NothingManaged, ProcessReport,
-    ProcessState, RunReport,
+    AccountReport, AdviceReport, CoreDumpReport, Figures, HugeReport, NothingManaged,
+    ProcessReport, ProcessState, RunReport,
 };
 use terrace_report::unread::UnreadProcess;
 use terrace_report::{End, Slowdown, share};
@@ -358,6 +358,21 @@ fn slowdown(slowdown: &Slowdown) -> String {
     )
 }
 
+/// How well a profile fits the run: the share of its benefit that lies in memory that was mapped, and of
+/// that memory the share of which it says nothing.
+fn fit(huge: &HugeReport) -> String {
+    let mut text = String::new();
+    if !huge.profile_benefit.is_zero() {
+        let share = percent(huge.profile_matched / huge.profile_benefit);
+        let _ = write!(text, ", with {share} of its benefit");
+    }
+    if !huge.profile_mapped.is_zero() {
+        let share = percent(huge.profile_unknown / huge.profile_mapped);
+        let _ = write!(text, "; {share} of the {} in them unknown to it", huge.profile_mapped);
+    }
+    text
+}
+
 /// What became of huge pages; nothing if there were none.
 fn huge_pages(total: &Figures) -> Option<String> {
     let huge = &total.huge;
@@ -377,6 +392,7 @@ fn huge_pages(total: &Figures) -> Option<String> {
                 count(huge.mappings_known),
                 counted(huge.mappings_known + huge.mappings_unknown, "mapping", "mappings")
             );
+            text += &fit(huge);
         }
         if huge.profile_unread > 0 {
             let processes = counted(huge.profile_unread, "process", "processes");
@@ -982,6 +998,29 @@ mod tests {
         let text = render(&report());
 
         snapbox::assert_data_eq!(text, snapbox::file!["report-one.txt"].raw());
+    }
+
+    /// Of rules nobody knows how much benefit there is; and what was not asked about has no share.
+    #[test]
+    fn a_profile_s_part_in_a_run_is_told_both_ways() {
+        let whole = HugeReport {
+            mappings_known: 3,
+            mappings_unknown: 1,
+            profile_mapped: Bytes::mib(96),
+            profile_unknown: Bytes::mib(12),
+            profile_benefit: Cycles(8_000),
+            profile_matched: Cycles(5_000),
+            ..HugeReport::default()
+        };
+        let unknown = "; 12.5 % of the 96.0 MiB in them unknown to it";
+        assert_eq!(fit(&whole), format!(", with 62.5 % of its benefit{unknown}"));
+        let rules = HugeReport { profile_benefit: Cycles::ZERO, ..whole };
+        assert_eq!(fit(&rules), unknown);
+        assert_eq!(fit(&HugeReport::default()), "");
+        let mut report = report();
+        report.total.huge = whole;
+        let told = huge_pages(&report.total).expect("there is a profile");
+        assert!(told.contains("; it knows 3 of 4 mappings, with 62.5 % of its benefit; "), "{told}");
     }
 
     /// Whoever is to trust the accounts wants to know what they are checked by.

@@ -25,7 +25,7 @@ use crate::sys::mapped::{self, Room};
 
 const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 24;
+pub const VERSION: u32 = 25;
 /// Bytes of a text, with the zero at its end.
 const TEXT: usize = 256;
 /// Regions that the page has room for; the report shows the top of them.
@@ -152,6 +152,14 @@ counters! {
     sum profile_known,
     /// See there.
     sum profile_unknown,
+    /// Bytes of large mappings for which the profile was asked.
+    sum profile_mapped_bytes,
+    /// Of these, bytes of which it says nothing.
+    sum profile_unknown_bytes,
+    /// What the profile averts in a run, in its own cycles.
+    peak profile_benefit_cycles,
+    /// Of that, what it averts in memory that was mapped: that of the process that has most.
+    peak profile_matched_cycles,
     /// Processes that could not read the profile.
     sum profile_unread,
     /// Huge pages that were split again because a part of them left.
