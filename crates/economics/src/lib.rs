@@ -24,7 +24,7 @@
 //! | [`model`] | from an action to its model; where a decision turns |
 //! | [`alternative`] | what else could be done, and at which price |
 //! | `quote`, `correction`, `lifetime` | what is learnt: prices of memory, real costs, horizons |
-//! | `watch`, `touches`, [`account`] | predicted and realised |
+//! | `watch`, `touches`, `held_block`, [`account`] | predicted and realised |
 //! | [`decision`], [`explain`] | the result, and the result in words |
 //! | [`economist`] | the one object that worlds drive |
 
@@ -46,6 +46,7 @@ pub mod explain;
 mod first_touch;
 mod guard;
 pub mod heat;
+mod held_block;
 pub mod interval;
 pub mod ledger;
 mod lifetime;

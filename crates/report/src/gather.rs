@@ -314,8 +314,8 @@ fn accounts(pages: &[&ProcessPage]) -> Vec<AccountReport> {
                     predicted_harm: Cycles(sum(|c| &c.predicted_harm)),
                     realised_harm: harm_is_observed(class)
                         .then(|| Cycles(sum(|c| &c.realised_harm))),
-                    // Under the pager nothing moves up that could be held out.
-                    ..CheckReport::default()
+                    held_out_predicted: Cycles(sum(|c| &c.held_out_predicted)),
+                    held_out_observed: Cycles(sum(|c| &c.held_out_observed)),
                 },
                 advice: AdviceReport {
                     refusals: sum(|c| &c.would_veto),

@@ -595,9 +595,10 @@ pub struct CheckReport {
     pub predicted_harm: Cycles,
     /// Regret: that loss as far as it was observed; `None` where nobody observes it.
     pub realised_harm: Option<Cycles>,
-    /// Predicted gain of those that were held out, for the time in which they were watched.
+    /// Predicted gain of what was held out, for the time in which it was watched: pages whose moves were,
+    /// blocks that were not made, pages that were left out of walks.
     pub held_out_predicted: Cycles,
-    /// What their accesses would have gained, as far as they were observed.
+    /// What it would have brought, as far as that was observed.
     pub held_out_observed: Cycles,
 }
 
@@ -612,6 +613,12 @@ impl CheckReport {
     pub fn came_true(&self) -> Option<f64> {
         let predicted = self.judged_predicted_benefit;
         (!predicted.is_zero()).then(|| self.judged_realised_benefit / predicted)
+    }
+
+    /// The same of what was held out: what it would have brought of what was predicted.
+    pub fn held_out_came_true(&self) -> Option<f64> {
+        let predicted = self.held_out_predicted;
+        (!predicted.is_zero()).then(|| self.held_out_observed / predicted)
     }
 }
 

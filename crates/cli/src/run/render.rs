@@ -584,11 +584,13 @@ pub(crate) fn checks(lines: &[AccountReport]) -> String {
         .filter(|line| line.checks.is_any())
         .map(|line| {
             let checks = &line.checks;
+            let part = |share: Option<f64>| share.map_or_else(|| "-".to_owned(), percent);
             [
                 line.class.name().to_owned(),
                 count(checks.explored),
                 count(checks.held_out),
-                checks.came_true().map_or_else(|| "-".to_owned(), percent),
+                part(checks.came_true()),
+                part(checks.held_out_came_true()),
                 pair(checks.predicted_harm, checks.realised_harm),
             ]
         })
@@ -596,7 +598,9 @@ pub(crate) fn checks(lines: &[AccountReport]) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    table(["checks", "explored", "held out", "came true", "regret, cycles (realised)"], &rows)
+    let head =
+        ["checks", "explored", "held out", "came true", "missed", "regret, cycles (realised)"];
+    table(head, &rows)
 }
 
 /// What the economist would have refused, if it is to advise and no more.
@@ -1035,13 +1039,15 @@ mod tests {
             judged_realised_benefit: Cycles(6_000),
             predicted_harm: Cycles(4_000_000),
             realised_harm: Some(Cycles(6_000_000)),
-            ..CheckReport::default()
+            held_out_predicted: Cycles(500),
+            held_out_observed: Cycles(450),
         };
         report.total.deciding = Cycles(12_300_000);
         let text = render(&report);
         let line = text.lines().find(|line| line.contains("4.00 M (6.00 M)")).unwrap_or_default();
         let words: Vec<_> = line.split_whitespace().collect();
-        assert_eq!(words[..6], ["demote", "2", "1", "234", "75.0", "%"], "{text}");
+        let told = ["demote", "2", "1", "234", "75.0", "%", "90.0", "%"];
+        assert_eq!(words[..8], told, "{text}");
         let accounts = &mut report.total.accounts;
         (accounts[0].realised_benefit, accounts[0].checks.realised_harm) = (None, None);
         for told in ["88.0 G (not observed)", "4.00 M (not observed)"] {

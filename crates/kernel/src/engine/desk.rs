@@ -58,11 +58,13 @@ pub(super) struct Desk {
     decided: Option<Vec<Decision>>,
     /// Idle pages that were let be compressed again, and are not yet.
     repacks: Option<Proposal>,
+    /// Pages that have come back from zram's file, as far as that is in the account.
+    returned: u64,
 }
 
 impl Desk {
     pub(super) fn new(economist: Economist) -> Self {
-        Self { economist, decided: None, repacks: None }
+        Self { economist, decided: None, repacks: None, returned: 0 }
     }
 
     pub(super) fn economist(&self) -> &Economist {
@@ -127,11 +129,17 @@ impl Desk {
         if let Some((used, cost)) = became.brought {
             self.economist.walked_into(used, cost);
         }
+        if let Some(pages) = &became.left_out {
+            self.economist.left_out(pages);
+        }
     }
 
     /// Pages went to zram's file. They went because the user bounds what compressed pages take: nobody
     /// could refuse it, so it is one forced action for all of them.
     pub(super) fn wrote_back(&mut self, world: &mut dyn World, room: &Room, written: &Written) {
+        // Nobody says what it takes to read one.
+        self.economist.came_back(written.returned.saturating_sub(self.returned), Nanos::ZERO);
+        self.returned = written.returned;
         let mut telemetry = self.telemetry(world, room, None);
         // The room that compressed pages may take is what is scarce.
         let store = &mut telemetry.tiers[SWAP.index()];

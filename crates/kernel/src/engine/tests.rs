@@ -650,6 +650,7 @@ fn going_ahead_of_walks_has_an_account_to_the_end_of_the_run() {
     assert!(apart <= looks.get(), "{} of {cost}", account.realised_cost);
     assert!(account.predicted_cost > Cycles::ZERO, "{account:?}");
     assert!(account.realised_benefit > Cycles::ZERO, "{account:?}");
+    assert!(account.held_out_ratio().is_some_and(|ratio| ratio > 1.0), "{account:?}");
     let last = engine.take_decided().last().and_then(|(_, decision)| evidence(decision));
     assert!(last.is_some_and(|(used, known)| known > 2 && used == known), "{last:?}");
 }
@@ -800,6 +801,13 @@ fn what_zram_writes_to_its_file_is_priced_and_not_refused() {
     let account = *engine.account(ActionClass::Reclaim).expect("priced");
     assert_eq!((account.proposed, account.forced, account.completed), (1, 1, 1));
     assert_eq!(account.realised_cost, Cycles(600_000));
+    // Three pages came back, at 265 µs each.
+    let harm = |engine: &Engine<Fake>| {
+        engine.account(ActionClass::Reclaim).map(|account| account.realised_harm)
+    };
+    assert_eq!(harm(&engine), Some(Cycles(1_590_000)));
+    engine.wrote_back(&Written { returned: 4, ..written });
+    assert_eq!(harm(&engine), Some(Cycles(2_120_000)), "each once");
     let decided = engine.take_decided();
     let (_, decision) = decided.first().expect("just decided");
     let (from, to) = (TierId(1), TierId(2));
