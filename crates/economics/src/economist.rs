@@ -1,8 +1,9 @@
 //! Prices actions, decides, and keeps the accounts.
 
 use terrace_core::{
-    Abort, Action, ActionClass, Bytes, Cycles, Done, Heat, MAX_TIERS, Nanos, OpId, Outcome, PageRange,
-    PageRef, PageSize, Proposal, Reason, Sample, SampleSource, Telemetry, TierId, Urgency,
+    Abort, Action, ActionClass, Bytes, Cycles, Done, Heat, MAX_TIERS, Nanos, OpId, Outcome,
+    PageRange, PageRef, PageSize, Proposal, Reason, Sample, SampleSource, Telemetry, TierId,
+    Urgency,
 };
 
 use crate::access::{self, Saving};

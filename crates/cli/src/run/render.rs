@@ -598,9 +598,10 @@ pub(crate) fn checks(lines: &[AccountReport]) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let head =
-        ["checks", "explored", "held out", "came true", "missed", "regret, cycles (realised)"];
-    table(head, &rows)
+    table(
+        ["checks", "explored", "held out", "came true", "missed", "regret, cycles (realised)"],
+        &rows,
+    )
 }
 
 /// What the economist would have refused, if it is to advise and no more.

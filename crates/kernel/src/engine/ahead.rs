@@ -259,7 +259,7 @@ impl Pays {
         } else {
             (Kind::Swapped, swapped)
         };
-        let pages = runs.iter().map(|(start, end)| (end - start) / PAGE).sum();
+        let pages: u64 = runs.iter().map(|(start, end)| (end - start) / PAGE).sum();
         if pages > 0 {
             window.away = Some((kind, pages));
             window.leave = self.lanes[kind as usize].ask(pages, &runs);

@@ -6,8 +6,8 @@
 //! and what becomes of a page that nobody wanted, is something else here ([`calibration`]).
 
 use terrace_core::{
-    Abort, Action, Bytes, Done, Frequency, Heat, Nanos, Outcome, PageSize, PerSecond, Proposal, Reason,
-    Telemetry, TierId, Urgency,
+    Abort, Action, Bytes, Done, Frequency, Heat, Nanos, Outcome, PageSize, PerSecond, Proposal,
+    Reason, Telemetry, TierId, Urgency,
 };
 use terrace_economics::walks::Became;
 use terrace_economics::{Calibration, Decision, Economist};
