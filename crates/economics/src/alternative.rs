@@ -139,7 +139,8 @@ pub(crate) fn each(proposal: &Proposal, telemetry: &Telemetry, mut with: impl Fn
         | Action::Populate { .. }
         | Action::Compact { .. }
         | Action::Prefetch { .. }
-        | Action::Reclaim { .. } => {}
+        | Action::Reclaim { .. }
+        | Action::Recompress { .. } => {}
     }
 }
 

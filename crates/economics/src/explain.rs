@@ -101,6 +101,11 @@ impl<S: AsRef<str>> fmt::Display for Explanation<'_, S> {
                 Count(known.into(), "huge page"),
             )?,
             Action::Reclaim { .. } => write!(f, "\n    evidence: {}", Returns(&d.heat))?,
+            Action::Recompress { each, least, saves, most, .. } => write!(
+                f,
+                "\n    evidence: {saves} [{least}, {most}] set free of {each} a page; {}",
+                Returns(&d.heat)
+            )?,
             Action::Place { mapped, .. } if d.heat == Heat::default() => write!(
                 f,
                 "\n    evidence: none of its own: as the average page of {mapped} that are mapped"
@@ -238,6 +243,9 @@ impl<S: AsRef<str>> Explanation<'_, S> {
                 self.tier(from),
                 self.tier(to)
             ),
+            Action::Recompress { tier, pages, .. } => {
+                write!(f, "recompress {} in {}", Count(pages.into(), "page"), self.tier(tier))
+            }
         }
     }
 }
@@ -305,6 +313,7 @@ impl fmt::Display for Turn<'_> {
             let any = match self.decision.action {
                 Action::Prefetch { .. } | Action::Prezero { .. } => "whatever came of others",
                 action if model::turns_on_worth(&action) => "whatever memory is worth",
+                Action::Recompress { .. } => "whatever it is expected to set free",
                 _ => "at any access rate",
             };
             return write!(f, "{now} {any}");
@@ -476,6 +485,7 @@ impl Turn<'_> {
             }
             Action::Populate { touched, .. } => PerSecond(f64::from(touched)),
             Action::Compact { wanted, .. } => PerSecond(wanted.as_f64()),
+            Action::Recompress { saves, .. } => PerSecond(saves.as_f64()),
             // More of them never make it pay less, nor does room that is worth more; a bound on moves
             // is the other way round.
             Action::Throttle { .. } => PerSecond(if self.pays { 0.0 } else { f64::INFINITY }),
@@ -508,6 +518,9 @@ impl Turn<'_> {
             Action::Prefetch { known, .. } => return self.of_outcomes(rate, known, "asked for"),
             Action::Prezero { known, .. } => return self.of_outcomes(rate, known, "used"),
             Action::Reclaim { .. } => "returns of a page",
+            Action::Recompress { .. } => {
+                return format!("{} set free", Bytes::from_f64(rate.get()));
+            }
             action if model::turns_on_worth(&action) => {
                 let earned = amount(rate.get() * Bytes::mib(1).as_f64());
                 return format!("{earned}/s that a MiB of fast memory earns");

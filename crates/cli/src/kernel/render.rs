@@ -50,7 +50,7 @@ pub(crate) fn render(report: &KernelReport) -> String {
         ));
     }
     if report.swap.recompresses {
-        rows.push(("recompressed", "idle pages are, by zstd".to_owned()));
+        rows.push(("recompressed", "idle pages are, by zstd, where that pays".to_owned()));
     }
     if let Some(backed) = report.backed {
         rows.push((

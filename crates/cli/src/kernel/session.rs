@@ -216,7 +216,7 @@ impl Session {
             .then(|| Economist::new(economist, calibration(made.swap().kind)));
         let header = record.is_some().then(|| {
             let clock = own.as_ref().map(|own| own.calibration().clock);
-            header(&how.program, economist, fast, brain.as_ref(), (clock, made.swap()))
+            header(&how.program, economist, fast, brain.as_ref(), clock)
         });
         let mut recorder =
             record.zip(header.as_ref()).map(|(out, header)| Recorder::create(out, header));
@@ -259,7 +259,8 @@ impl Session {
         );
         engine.keep_decisions(recorder.is_some() || showing.wants_decisions());
         let events = recorder.as_ref().map(|_| listen_to(&mut engine));
-        let keeper = keeper(made.swap(), how.store_limit)?;
+        let priced = (economist != Mode::Off).then_some(how.holds_store);
+        let keeper = keeper(made.swap(), how.store_limit, priced)?;
         if !quiet {
             lacks.iter().for_each(output::warn);
         }
@@ -414,8 +415,7 @@ impl Session {
         let blind = blind.map(|e| format!("not all that comes back is seen: {e}"));
         let keeper = self.keeper.as_ref();
         if let Some(keeper) = keeper {
-            self.engine.charge(keeper.take_cpu());
-            keeper.take_written().iter().for_each(|written| self.engine.wrote_back(written));
+            self.engine.tend(keeper);
         }
         let idle = keeper.and_then(Keeper::take_failed);
         let idle = idle.map(|e| format!("nothing is done for idle compressed pages any more: {e}"));
@@ -626,9 +626,9 @@ impl Session {
     ) -> bool {
         let stopped = self.engine.finish().map_err(Failure::failed);
         // What it has begun with the device has to end before that is taken away.
-        let written = self.keeper.take().map(Keeper::finish).unwrap_or_default();
-        for written in &written {
-            self.engine.wrote_back(written);
+        if let Some(mut keeper) = self.keeper.take() {
+            keeper.finish();
+            self.engine.tend(&keeper);
         }
         self.write_down();
         let report = self.figures_in_place(end);
@@ -671,15 +671,22 @@ fn own_device(swap: &SwapUse) -> Option<u32> {
 }
 
 /// Who looks after the idle pages of a device that was made for the run, and can do something for
-/// them.
-fn keeper(swap: &SwapUse, limit: Option<Bytes>) -> Result<Option<Keeper>, Failure> {
+/// them. Where what it does has a price, `priced` says whether the budget is for the store, too.
+fn keeper(
+    swap: &SwapUse,
+    limit: Option<Bytes>,
+    priced: Option<bool>,
+) -> Result<Option<Keeper>, Failure> {
     let Some(device) = own_device(swap).filter(|_| swap.recompresses || swap.writes_back) else {
         return Ok(None);
     };
     let limit = limit.filter(|_| swap.writes_back);
-    Keeper::start(Tending::new(Root::machine(), device, swap.recompresses, limit))
-        .map(Some)
-        .map_err(Failure::failed)
+    let tending = Tending::new(Root::machine(), device, swap.recompresses, limit);
+    let tending = match priced {
+        Some(in_budget) => tending.priced(in_budget),
+        None => tending,
+    };
+    Keeper::start(tending).map(Some).map_err(Failure::failed)
 }
 
 /// That nothing of the kernel's holds a program near its budget, as far as this error says.
@@ -687,9 +694,10 @@ fn not_held(error: &std::io::Error) -> String {
     format!("the kernel does not hold the program near its budget, only Terrace does: {error}")
 }
 
-/// The tiers' names, fastest first.
+/// The tiers' names, fastest first; and what else decisions are about: what zram writes to, and where
+/// files and memory that processes share are mapped from.
 fn tiers() -> Vec<String> {
-    vec!["dram".to_owned(), "swap".to_owned()]
+    ["dram", "swap", "file", "mapped"].map(str::to_owned).to_vec()
 }
 
 /// What a recording begins with.
@@ -698,11 +706,9 @@ fn header(
     mode: Mode,
     budget: Bytes,
     brain: Option<&Brain>,
-    (clock, swap): (Option<Frequency>, &SwapUse),
+    clock: Option<Frequency>,
 ) -> Header {
-    let mut tiers = tiers();
-    // Decisions are about what zram writes there, too.
-    tiers.extend(swap.writes_back.then(|| "file".to_owned()));
+    let tiers = tiers();
     let Some(brain) = brain else {
         let name = Facts::read(Path::new("/")).cpu.model;
         let machine = MachineFacts { name, clock, tiers };

@@ -196,6 +196,12 @@ pub fn tables(root: &Root, device: u32) -> Option<Bytes> {
     Some(Bytes(size.get() / PAGE * TABLES_A_PAGE))
 }
 
+/// What a device's pages take compressed, without what the allocator wastes; `None` of one that is gone.
+pub(crate) fn packed(root: &Root, device: u32) -> Option<Bytes> {
+    let text = crate::files::read(&control(root, device).join("mm_stat")).ok()?;
+    text.split_ascii_whitespace().nth(1)?.parse().ok().map(Bytes)
+}
+
 /// What zram devices hold together; `None` without any.
 pub fn held(root: &Root, devices: &[u32]) -> Option<Held> {
     let one = |device: &u32| {

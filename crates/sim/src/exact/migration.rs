@@ -256,7 +256,8 @@ impl ExactMachine {
             | Action::Place { .. }
             | Action::Compact { .. }
             | Action::Prefetch { .. }
-            | Action::Reclaim { .. } => Err(Abort::Unsupported),
+            | Action::Reclaim { .. }
+            | Action::Recompress { .. } => Err(Abort::Unsupported),
             Action::Arm { .. }
             | Action::Split { .. }
             | Action::Scan { .. }
