@@ -1413,6 +1413,7 @@ const VERBS: &[Verb] = &[
             JSON,
             ("--quick", &["--quick"]),
             ("--only", &["--only=mcf"]),
+            ("--policies", &["--policies=defer+madvise,cbmm"]),
             ("--trace", &["--trace=a=b"]),
             ("--costs", &["--costs=mm.toml"]),
             ("--seed", &["--seed=7"]),
@@ -1424,7 +1425,14 @@ const VERBS: &[Verb] = &[
             &[],
             &[(
                 &[
-                    "--json", "--quick", "--only", "--trace", "--costs", "--seed", "--html",
+                    "--json",
+                    "--quick",
+                    "--only",
+                    "--policies",
+                    "--trace",
+                    "--costs",
+                    "--seed",
+                    "--html",
                     "--record",
                 ],
                 Elsewhere("reproduce_cbmm.rs"),

@@ -74,7 +74,7 @@ fn a_recording_is_run_under_every_policy() {
 
     let runs = table["runs"].as_array().expect("runs");
     let small: Vec<_> = runs.iter().filter(|run| run["program"] == "small").collect();
-    assert_eq!(small.len(), 3 * 7, "states of memory and policies");
+    assert_eq!(small.len(), 3 * 9, "states of memory and policies");
     for run in &small {
         let base = run["policy"] == "never";
         let faults = run["soft"]["count"].as_u64().expect("a number");
@@ -110,6 +110,25 @@ fn a_recording_is_run_under_every_policy() {
     assert!(unknown.contains("there is no process 7"), "{unknown}");
 }
 
+/// Whoever asks for one of Linux's settings gets it beside those that it is compared with, and no
+/// judgement of what was not run.
+#[test]
+fn a_choice_of_policies_is_run_beside_never_and_always() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let trace = directory.path().join("small.trace");
+    let lackey = directory.path().join("small.lackey");
+    fs::write(&lackey, "I  0400d7d4,8\n S 10000000,8\n S 10001000,8\n").expect("written");
+    terrace().args(["convert", "--from", "lackey"]).arg(&lackey).arg(&trace).assert().success();
+    let given = format!("small={}", trace.display());
+    let chosen = ["--only", "mcf", "--trace", &given, "--policies", "madvise,defer+madvise"];
+    let table = quick(&chosen);
+    let runs = table["runs"].as_array().expect("runs").iter();
+    let of_small = runs.filter(|run| run["program"] == "small" && run["fragmentation"] == "none");
+    let policies: Vec<_> = of_small.filter_map(|run| run["policy"].as_str()).collect();
+    assert_eq!(policies, ["never", "always", "madvise", "defer+madvise"]);
+    assert_eq!(table["claims"].as_array().map(Vec::len), Some(0));
+}
+
 /// Costs of another kernel are used as they are, and whoever reads the table has to know that.
 #[test]
 fn costs_of_another_machine_are_told_with_what_differs() {
@@ -132,6 +151,7 @@ fn what_cannot_be_run_is_named() {
         (["--trace", "nothing"], "NAME=FILE"),
         (["--trace", "a=/nowhere.trace"], "/nowhere.trace"),
         (["--only", "firefox"], "firefox"),
+        (["--policies", "sometimes"], "defer+madvise"),
     ] {
         let output = terrace().args(["reproduce", "cbmm"]).args(options).output().expect("it runs");
         assert_eq!(output.status.code(), Some(2), "{options:?}");

@@ -224,6 +224,15 @@ pub enum Action {
         /// At most.
         most: Bytes,
     },
+    /// Zero a free block of the size of a huge page, before a first touch takes it.
+    ZeroAhead {
+        /// Blocks that are zeroed and free, this one included.
+        blocks: HugePages,
+        /// Of first touches to come, those that will take one.
+        wanted: HugePages,
+        /// What each of those waits for zeros otherwise.
+        spares: Cycles,
+    },
 }
 
 /// Actions of one kind, for accounts that are kept per kind.
@@ -236,7 +245,7 @@ pub enum ActionClass {
     Demote,
     /// [`Action::Exchange`]
     Exchange,
-    /// [`Action::Prezero`]
+    /// [`Action::Prezero`], [`Action::ZeroAhead`]
     Prezero,
     /// [`Action::Collapse`]
     Collapse,
@@ -319,7 +328,7 @@ impl Action {
             Self::Promote { .. } => ActionClass::Promote,
             Self::Demote { .. } => ActionClass::Demote,
             Self::Exchange { .. } => ActionClass::Exchange,
-            Self::Prezero { .. } => ActionClass::Prezero,
+            Self::Prezero { .. } | Self::ZeroAhead { .. } => ActionClass::Prezero,
             Self::Collapse { .. } => ActionClass::Collapse,
             Self::DemoteContext { .. } => ActionClass::DemoteContext,
             Self::Split { .. } => ActionClass::Split,

@@ -140,7 +140,8 @@ pub(crate) fn each(proposal: &Proposal, telemetry: &Telemetry, mut with: impl Fn
         | Action::Compact { .. }
         | Action::Prefetch { .. }
         | Action::Reclaim { .. }
-        | Action::Recompress { .. } => {}
+        | Action::Recompress { .. }
+        | Action::ZeroAhead { .. } => {}
     }
 }
 

@@ -52,6 +52,11 @@ pub struct Calibration {
     /// (`docs/decisions/0005-ahead.md`), the kernel none.
     #[serde(default = "with_a_fault")]
     pub fault_pages: f64,
+    /// What mapping a base page takes that is filled together with others in a kernel's fault,
+    /// beside its zeros. Zero where a call of its own fills them, at
+    /// [`promote_fixed`](Self::promote_fixed) each.
+    #[serde(default)]
+    pub fill_fixed: Nanos,
     /// Putting one base page into a tier that is not addressable, where
     /// telemetry does not say.
     pub compress: Nanos,
@@ -199,6 +204,7 @@ impl Calibration {
             page_walk: machine.tiers.first().map_or(Nanos::ZERO, |t| t.read_latency.value),
             user_fault: costs.user_fault.value,
             fault_pages: FAULT_PAGES,
+            fill_fixed: Nanos::ZERO,
             compress: unmapped.map_or_else(
                 || costs.copy_bandwidth.value.time_for(Bytes::kib(4)),
                 |t| t.write_latency.value,

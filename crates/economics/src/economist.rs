@@ -525,6 +525,11 @@ impl Economist {
         self.accounts[ActionClass::Prezero.index()].realised_benefit += Cycles::from_f64(saved);
     }
 
+    /// A block that was zeroed ahead was taken: the program was spared so much.
+    pub fn zeros_taken(&mut self, spared: Cycles) {
+        self.accounts[ActionClass::Prezero.index()].realised_benefit += spared;
+    }
+
     /// Of pages that came in ahead of walks, so many were asked for, as far as can be told by those
     /// that were left out; bringing them in had cost so much.
     pub fn walked_into(&mut self, used: f64, cost: Cycles) {
@@ -867,10 +872,7 @@ fn ladder(action: &Action) -> (TierId, TierId) {
 
 /// Whether an action is on many pages that are not named, and goes on for a while.
 fn is_batch(action: &Action) -> bool {
-    matches!(
-        action,
-        Action::Prefetch { .. } | Action::Reclaim { .. } | Action::Recompress { .. }
-    )
+    matches!(action, Action::Prefetch { .. } | Action::Reclaim { .. } | Action::Recompress { .. })
 }
 
 /// Of an action on many pages that goes on until the next one of its kind is decided, the part that

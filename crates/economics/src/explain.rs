@@ -100,6 +100,12 @@ impl<S: AsRef<str>> fmt::Display for Explanation<'_, S> {
                 Count(walked.get(), "page"),
                 Count(known.into(), "huge page"),
             )?,
+            Action::ZeroAhead { blocks, wanted, .. } => write!(
+                f,
+                "\n    evidence: {} wanted, of {} with this one",
+                wanted.get(),
+                Count(blocks.get(), "zeroed block"),
+            )?,
             Action::Reclaim { .. } => write!(f, "\n    evidence: {}", Returns(&d.heat))?,
             Action::Recompress { each, least, saves, most, .. } => write!(
                 f,
@@ -212,6 +218,9 @@ impl<S: AsRef<str>> Explanation<'_, S> {
             Action::Prezero { .. } => {
                 write!(f, "prezero {}", self.decision.page_size.bytes())
             }
+            Action::ZeroAhead { .. } => {
+                write!(f, "zero a free block of {}", self.decision.page_size.bytes())
+            }
             Action::FirstTouch { range, .. } => {
                 write!(f, "huge page first at {}:{}", range.region.0, range.start.0)
             }
@@ -312,6 +321,7 @@ impl fmt::Display for Turn<'_> {
         let Some(flip) = self.decision.flip else {
             let any = match self.decision.action {
                 Action::Prefetch { .. } | Action::Prezero { .. } => "whatever came of others",
+                Action::ZeroAhead { .. } => "however many are wanted",
                 action if model::turns_on_worth(&action) => "whatever memory is worth",
                 Action::Recompress { .. } => "whatever it is expected to set free",
                 _ => "at any access rate",
@@ -484,7 +494,9 @@ impl Turn<'_> {
                 PerSecond::from_count(averted.as_f64(), within)
             }
             Action::Populate { touched, .. } => PerSecond(f64::from(touched)),
-            Action::Compact { wanted, .. } => PerSecond(wanted.as_f64()),
+            Action::Compact { wanted, .. } | Action::ZeroAhead { wanted, .. } => {
+                PerSecond(wanted.as_f64())
+            }
             Action::Recompress { saves, .. } => PerSecond(saves.as_f64()),
             // More of them never make it pay less, nor does room that is worth more; a bound on moves
             // is the other way round.
@@ -514,6 +526,10 @@ impl Turn<'_> {
             }
             Action::Compact { .. } => {
                 return Count(rate.get().round() as u64, "wanted block").to_string();
+            }
+            Action::ZeroAhead { .. } => {
+                let count = if self.pays { rate.get().ceil() } else { rate.get().floor() };
+                return Count(count as u64, "wanted block").to_string();
             }
             Action::Prefetch { known, .. } => return self.of_outcomes(rate, known, "asked for"),
             Action::Prezero { known, .. } => return self.of_outcomes(rate, known, "used"),

@@ -14,7 +14,7 @@
 //! | [`heat`] | from a policy's evidence to access rates with bounds |
 //! | `access` | what the program's accesses gain or lose |
 //! | `movement` | what moving the bytes costs |
-//! | `promote`, `demote`, `exchange`, `prezero`, `collapse`, `context`, `split`, `first_touch`, `populate`, `place`, `compact`, `prefetch`, `reclaim`, `recompress` | the models, one action each |
+//! | `promote`, `demote`, `exchange`, `prezero`, `collapse`, `context`, `split`, `first_touch`, `populate`, `place`, `compact`, `prefetch`, `reclaim`, `recompress`, `zero_ahead` | the models, one action each |
 //! | [`division`] | the model of dividing one budget between a program's memory and its files' |
 //! | [`managing`] | the model of managing memory that fits, for a profile's sake |
 //! | [`packing`] | how tightly a page that leaves is packed |
@@ -68,6 +68,7 @@ mod split;
 mod touches;
 pub mod walks;
 mod watch;
+mod zero_ahead;
 
 pub use account::{Account, Balance};
 pub use alternative::{Alternative, Instead, MAX_ALTERNATIVES};

@@ -9,7 +9,7 @@ use crate::ledger::Ledger;
 use crate::observe::{self, Look};
 use crate::{
     collapse, compact, context, demote, exchange, first_touch, place, populate, prefetch, prezero,
-    promote, reclaim, recompress, split,
+    promote, reclaim, recompress, split, zero_ahead,
 };
 
 /// Whether an action is decided on by its expected benefit: what is done to learn, or rests on
@@ -77,6 +77,9 @@ pub fn price(proposal: &Proposal, conditions: &Conditions<'_>) -> Ledger {
         Action::Recompress { tier, below, pages, each, least, saves, most } => {
             let evidence = recompress::Evidence { pages, each, saves: [least, saves, most] };
             recompress::price(heat, &evidence, (tier, below), conditions)
+        }
+        Action::ZeroAhead { blocks, wanted, spares } => {
+            zero_ahead::price((blocks, wanted), spares, page, conditions)
         }
     }
 }
@@ -264,6 +267,16 @@ pub fn flip(
         return linear_root([stalled, stalled], margin).map(PerSecond);
     }
     let hurdle = conditions.hurdle();
+    if let Action::ZeroAhead { blocks, spares, .. } = proposal.action {
+        // With so many, even at least as many as there are blocks are taken.
+        let most = blocks.get().saturating_mul(4).saturating_add(64);
+        return turn_of_count(u32::try_from(most).unwrap_or(u32::MAX), |wanted| {
+            let wanted = HugePages(wanted.into());
+            let action = Action::ZeroAhead { blocks, wanted, spares };
+            price(&Proposal { action, ..*proposal }, conditions).margin(hurdle) > 0.0
+        })
+        .map(PerSecond);
+    }
     if let Some((with, known)) = counted(&proposal.action) {
         let of = known.max(OUTCOMES);
         return turn_of_count(of, |good| {

@@ -3,6 +3,9 @@
 //! Pages that will be touched are spared a fault each, or their share of one where faults bring
 //! in their neighbours. Filling costs them nothing, as it is done either way. Those that will not
 //! be touched are filled for nothing, take room, and have to leave if memory becomes short.
+//!
+//! Where a kernel fills them within a fault ([`Calibration::fill_fixed`](crate::Calibration)), there
+//! is no call, and mapping a page takes a part of what the fault would have.
 
 use terrace_core::PageSize;
 
@@ -24,7 +27,8 @@ pub(crate) fn price(
     let untouched = pages * (1.0 - share.expected);
 
     // A walk's faults bring in pages together; of random touches, each is a fault of its own.
-    let fault = conditions.cycles(calibration.user_fault);
+    let fill = conditions.cycles(calibration.fill_fixed);
+    let fault = (conditions.cycles(calibration.user_fault) - fill).max(0.0);
     let together = fault / calibration.a_fault();
     let spared = Interval::new(together, (together * fault).sqrt(), fault);
     ledger.enter(TermKind::AvoidedFault, spared.times(share.scale(pages)));
@@ -35,10 +39,10 @@ pub(crate) fn price(
     let idle = conditions.cpu_price();
     ledger.enter(TermKind::Zero, correction.scale(idle * zero * untouched));
     // As many calls as there would be faults of a walk.
-    let calls = (pages / calibration.a_fault()).ceil();
+    let calls = if fill > 0.0 { 0.0 } else { (pages / calibration.a_fault()).ceil() };
     let fixed = conditions.cycles(calibration.promote_fixed) * calls;
-    ledger.enter(TermKind::Fixed, correction.scale(idle * fixed));
-    ledger.processor = zero * pages + fixed;
+    ledger.enter(TermKind::Fixed, correction.scale(idle * (fixed + fill * untouched)));
+    ledger.processor = (zero + fill) * pages + fixed;
     prezero::untouched(&mut ledger, untouched, conditions);
     ledger
 }

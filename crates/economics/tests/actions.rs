@@ -78,6 +78,10 @@ fn recompress(below: Option<TierId>, saves: Bytes) -> Action {
     Action::Recompress { tier: SLOW, below, pages: 1000, each, least, saves, most }
 }
 
+/// The tenth of ten blocks, of which six are wanted.
+const ZERO_AHEAD: Action =
+    Action::ZeroAhead { blocks: HugePages(10), wanted: HugePages(6), spares: Cycles(526_000) };
+
 fn of(action: Action) -> Proposal {
     proposal(action, heat(1000.0, 100.0, 10))
 }
@@ -122,6 +126,7 @@ fn actions() -> Vec<Action> {
     let waited = first_touch(512, 1_000_000, Nanos::SECOND);
     base.push(with(waited, |_, _, waits| *waits = Cycles(9_000_000)));
     base.push(prezero(2));
+    base.push(ZERO_AHEAD);
     base.push(prefetch(Some(SLOW), 60, 64));
     base.push(prefetch(None, 0, 0));
     base.push(RECLAIM);
@@ -151,7 +156,7 @@ fn worlds() -> Vec<(Action, Telemetry, Calibration)> {
 }
 
 /// How many those are.
-const WORLDS: usize = 20 + 2 * 4;
+const WORLDS: usize = 21 + 2 * 4;
 
 #[test]
 fn every_action_has_both_sides() {
@@ -554,6 +559,9 @@ proptest! {
                 let brings = faster(brings);
                 Action::Compact { blocks, wanted, brings, within, left, pages }
             }
+            Action::ZeroAhead { blocks, wanted, spares } => {
+                Action::ZeroAhead { blocks, wanted, spares: faster(spares) }
+            }
             other => other,
         };
         let market = market();
@@ -626,6 +634,7 @@ proptest! {
                 tier: SLOW, below: Some(TierId(c as u8)), pages: d, each: Bytes(c.into()),
                 least: Bytes(b), saves: Bytes(a), most: Bytes(b),
             },
+            Action::ZeroAhead { blocks: HugePages(a), wanted: HugePages(b), spares: Cycles(b) },
         ] {
             let mut proposal = of(action);
             proposal.heat.loads = PerSecond(rate);

@@ -231,8 +231,7 @@ fn what_a_block_is_for_is_in_the_account_of_the_huge_page_that_takes_it() {
 fn wanted_block(op: u64) -> Proposal {
     let (blocks, brings, within) = (HugePages(1), Cycles(1_000_000_000), Nanos::SECOND);
     let wanted = blocks;
-    let action =
-        Action::Compact { blocks, wanted, brings, within, left: within, pages: Pages(9) };
+    let action = Action::Compact { blocks, wanted, brings, within, left: within, pages: Pages(9) };
     Proposal { op: OpId(op), action, ..hot() }
 }
 

@@ -419,7 +419,8 @@ mod tests {
         let (_directory, root) = device();
         let stat = |file: &str, text: &str| fs::write(zram::control(&root, 3).join(file), text);
         fs::create_dir_all(root.path("/proc")).unwrap();
-        fs::write(root.path("/proc/meminfo"), "MemTotal: 4096 kB\nMemAvailable: 1024 kB\n").unwrap();
+        fs::write(root.path("/proc/meminfo"), "MemTotal: 4096 kB\nMemAvailable: 1024 kB\n")
+            .unwrap();
         let mut tending = Tending::new(root.clone(), 3, true, None).priced(false);
         let permission = tending.permission.clone().expect("it asks");
         // Idle is what nobody has read since the last turn.

@@ -165,6 +165,7 @@ pub fn calibrate() -> Calibration {
         page_walk: Nanos::ZERO,
         user_fault,
         fault_pages: terrace_economics::FAULT_PAGES,
+        fill_fixed: Nanos::ZERO,
         compress,
         decompress,
         cost_spread: 2.0,

@@ -24,9 +24,9 @@ use crate::sim::{begin_record, finish, listener};
 ///
 /// Figures 4, 5 and 6 in a simulated kernel: run time against Linux, latency of soft faults to
 /// the longest, memory in huge pages; unfragmented, fragmented by the paper's program with its
-/// memory released, and with it still in unsplit huge pages. Seven policies: never, always and
-/// defer of Linux, `HawkEye`, CBMM with a profile of the program, CBMM with its general profile,
-/// and Terrace's estimator. Programs are stand-ins in the shape of the paper's, at its sizes;
+/// memory released, and with it still in unsplit huge pages. Nine policies: never, always, madvise,
+/// defer and defer+madvise of Linux, `HawkEye`, CBMM with a profile of the program, CBMM with its
+/// general profile, and Terrace's estimator. Programs are stand-ins in the shape of the paper's, at its sizes;
 /// recordings may be added. Each claim of the paper is printed with its criterion and what came
 /// of it. The exit code is 0 also where a claim does not hold: that is a result, not a failure.
 #[derive(Debug, clap::Args)]
@@ -39,6 +39,12 @@ pub(super) struct CbmmArgs {
     #[arg(long, value_name = "PROGRAMS", value_delimiter = ',',
           value_parser = one_of(&StandIn::ALL, StandIn::name))]
     only: Vec<StandIn>,
+
+    /// Some policies, not all. `never` and `always` of Linux are run in any case, as profiles are
+    /// made of them. Without `cbmm` and `terrace` no claim is judged.
+    #[arg(long, value_name = "POLICIES", value_delimiter = ',',
+          value_parser = one_of(&MmPolicyName::ALL, MmPolicyName::name))]
+    policies: Vec<MmPolicyName>,
 
     /// A recording (`terrace record`) beside the paper's programs, under a name of its own. May
     /// be given several times.
@@ -95,6 +101,9 @@ impl CbmmArgs {
         if !self.only.is_empty() {
             // In the order of the paper's figure, each once.
             config.programs.retain(|program| self.only.contains(program));
+        }
+        if !self.policies.is_empty() {
+            config.policies.clone_from(&self.policies);
         }
         for text in &self.trace {
             let recorded = recording(text)?;
@@ -215,6 +224,11 @@ const SHOWN: [MmPolicyName; 5] = [
     MmPolicyName::Economist,
 ];
 
+/// Those of them that were run.
+fn shown(table: &CbmmTable) -> impl Iterator<Item = MmPolicyName> {
+    SHOWN.into_iter().filter(|policy| table.runs.iter().any(|run| run.policy == *policy))
+}
+
 fn find<'a>(
     table: &'a CbmmTable,
     program: &str,
@@ -250,7 +264,7 @@ fn by_program(
         unit,
         logarithmic,
         places: table.programs.iter().map(|row| row.program.clone()).collect(),
-        series: SHOWN.map(of).to_vec(),
+        series: shown(table).map(of).collect(),
         also: Vec::new(),
         across: (unit == "times").then_some(1.0),
         top: None,
@@ -280,7 +294,7 @@ fn tail(table: &CbmmTable, program: &str, state: Fragmentation) -> Figure {
         unit: "of a million",
         logarithmic: true,
         places: MICROS.map(words).to_vec(),
-        series: SHOWN.map(of).to_vec(),
+        series: shown(table).map(of).collect(),
         also: Vec::new(),
         across: None,
         top: None,

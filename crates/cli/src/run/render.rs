@@ -1025,7 +1025,10 @@ mod tests {
         let mut report = report();
         report.total.huge = whole;
         let told = huge_pages(&report.total).expect("there is a profile");
-        assert!(told.contains("; it knows 3 of 4 mappings, with 62.5 % of its benefit; "), "{told}");
+        assert!(
+            told.contains("; it knows 3 of 4 mappings, with 62.5 % of its benefit; "),
+            "{told}"
+        );
     }
 
     /// Whoever is to trust the accounts wants to know what they are checked by.

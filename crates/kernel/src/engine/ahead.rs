@@ -233,7 +233,7 @@ impl Pays {
     ) -> Window {
         let mut window = Window::of(process, (start, end));
         // Those in swap, and those that are in neither.
-        let (mut swapped, mut others): (Vec<(u64, u64)>, Vec<(u64, u64)>) = Default::default();
+        let (mut swapped, mut others) = (Vec::new(), Vec::new());
         let mut behind = start;
         let looked = world.content(process, start, end, &mut |run| {
             if run.flags & is::PRESENT != 0 {
@@ -254,11 +254,8 @@ impl Pays {
             others.push((behind, end));
         }
         // Where some are in swap, the memory is the program's own.
-        let (kind, runs) = if swapped.is_empty() {
-            (Kind::Mapped, others)
-        } else {
-            (Kind::Swapped, swapped)
-        };
+        let (kind, runs) =
+            if swapped.is_empty() { (Kind::Mapped, others) } else { (Kind::Swapped, swapped) };
         let pages: u64 = runs.iter().map(|(start, end)| (end - start) / PAGE).sum();
         if pages > 0 {
             window.away = Some((kind, pages));

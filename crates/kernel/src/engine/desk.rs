@@ -203,12 +203,7 @@ impl Desk {
     }
 
     /// Idle pages have been compressed again.
-    pub(super) fn recompressed(
-        &mut self,
-        world: &mut dyn World,
-        room: &Room,
-        repacked: &Repacked,
-    ) {
+    pub(super) fn recompressed(&mut self, world: &mut dyn World, room: &Room, repacked: &Repacked) {
         let Some(proposal) = self.repacks.take() else { return };
         let telemetry = self.telemetry(world, room, None);
         let cost = self.clock().cycles(repacked.took);

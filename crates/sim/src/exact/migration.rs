@@ -257,7 +257,8 @@ impl ExactMachine {
             | Action::Compact { .. }
             | Action::Prefetch { .. }
             | Action::Reclaim { .. }
-            | Action::Recompress { .. } => Err(Abort::Unsupported),
+            | Action::Recompress { .. }
+            | Action::ZeroAhead { .. } => Err(Abort::Unsupported),
             Action::Arm { .. }
             | Action::Split { .. }
             | Action::Scan { .. }

@@ -1,18 +1,21 @@
-//! The kernel's threads: reclaim, khugepaged, zeroing. Each has a processor of its own, as the
+//! The kernel's threads: reclaim, compaction, khugepaged, zeroing. Each has a processor of its own, as the
 //! paper's machine has twenty and programs that keep few of them busy.
 
 use terrace_core::Cycles;
 
 use super::compaction::Compacted;
 use super::costs::Costs;
+use super::kcompactd::Kcompactd;
 use super::kernel::Mm;
 use super::physical::PAGES;
-use super::policy::{AheadAsk, Background, Candidate};
+use super::policy::{AheadAsk, Background, Candidate, ZeroAsk};
 use super::reclaim::Shrinker;
 use super::space::{Backing, Page};
 
 /// The threads are looked at so often: a tenth of a millisecond or so.
 const LOOK: u64 = 200_000;
+/// How busy threads are is a mean of about so many looks.
+const OF_LATE: f64 = 16.0;
 
 /// What the threads are at.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +23,7 @@ pub struct Threads {
     background: Background,
     looked: Cycles,
     pub(super) shrinker: Shrinker,
+    pub(super) kcompactd: Kcompactd,
     /// The reclaiming thread has work.
     awake: bool,
     priority: u32,
@@ -31,9 +35,18 @@ pub struct Threads {
     /// Slots by rank, best last.
     queue: Vec<u32>,
     zeroed_until: Cycles,
+    /// Zeroing was refused after so many first touches: without others nothing speaks for it.
+    zeroing_refused: Option<u64>,
+    /// What the threads had worked when they were looked at, and the share of their time since, of
+    /// late.
+    worked: Cycles,
+    busy: f64,
     /// Up to when the thread that makes blocks ahead was paid, and what it may still work.
     made_until: Cycles,
     allowance: Cycles,
+    /// Blocks that it has made, and partial huge pages that it has split for them.
+    made: u64,
+    split: u64,
 }
 
 /// What came of a pass of khugepaged.
@@ -64,8 +77,9 @@ impl Mm {
         if self.now - self.threads.looked < Cycles(LOOK) {
             return;
         }
-        self.threads.looked = self.now;
+        self.look_at_threads();
         self.reclaim_in_background();
+        self.compact_in_background();
         self.make_ahead();
         self.zero_in_background();
         // Passes in a row that ranked all ranges and took none. After the second no range has
@@ -82,6 +96,18 @@ impl Mm {
             let sleep = self.threads.background.khugepaged.map_or(Cycles::MAX, |pass| pass.sleep);
             self.threads.next_pass = self.threads.next_pass + sleep + work;
         }
+        let deciding = self.decided();
+        self.counts.background += deciding;
+    }
+
+    /// How busy the processor is that the threads work on. Each is simulated as if it had its own; what
+    /// they take from each other is in the price of what they do ahead.
+    fn look_at_threads(&mut self) {
+        let worked = (self.counts.background - self.threads.worked).as_f64();
+        let busy = (worked / (self.now - self.threads.looked).as_f64()).min(1.0);
+        self.threads.busy += (busy - self.threads.busy) / OF_LATE;
+        self.threads.worked = self.counts.background;
+        self.threads.looked = self.now;
     }
 
     /// The reclaiming thread: from the lower limit to the upper.
@@ -127,10 +153,14 @@ impl Mm {
         self.threads.made_until = self.now;
         self.threads.allowance = (self.threads.allowance + budget).min(Cycles(LOOK * 50));
         while !self.threads.allowance.is_zero() && self.physical.free_huge() < ahead.blocks {
+            let before = self.physical.free_huge();
+            let blocks = ahead.blocks - before;
             let ask = AheadAsk {
-                blocks: ahead.blocks - self.physical.free_huge(),
+                blocks,
                 made: self.counts.compaction.made,
                 moved: self.counts.compaction.moved,
+                splits: self.splits_for(blocks),
+                busy: self.threads.busy,
                 now: self.now,
                 memory: self.memory(),
             };
@@ -138,9 +168,11 @@ impl Mm {
                 return;
             }
             let (how, mut cycles) = self.compact_to(ahead.blocks, self.threads.allowance);
+            self.threads.made += self.physical.free_huge().saturating_sub(before);
             if matches!(how, Compacted::Complete | Compacted::Skipped) {
                 if self.physical.split_partial() {
                     self.counts.reclaim.split += 1;
+                    self.threads.split += 1;
                     cycles += self.costs.split_huge;
                 } else {
                     // Nothing more can be made for now.
@@ -152,6 +184,18 @@ impl Mm {
         }
     }
 
+    /// How many partial huge pages are likely to be split for so many blocks: one for each where
+    /// nothing can be moved without, else as many as it took so far.
+    fn splits_for(&self, blocks: u64) -> u64 {
+        let Threads { made, split, .. } = self.threads;
+        let likely = match made {
+            _ if !self.can_compact() => blocks,
+            0 => 0,
+            made => (split * blocks).div_ceil(made),
+        };
+        likely.min(self.physical.unsplit())
+    }
+
     /// The zeroing thread: so many base pages, then it sleeps.
     fn zero_in_background(&mut self) {
         let Some(zero) = self.threads.background.prezero else { return };
@@ -160,14 +204,32 @@ impl Mm {
         let every = Cycles((zero.sleep.get() * u64::from(PAGES)).div_ceil(zero.pages.max(1)));
         while self.threads.zeroed_until + every <= self.now {
             self.threads.zeroed_until += every;
-            let want = zero.most.is_none_or(|most| self.physical.free_zeroed() < most);
-            if !want || !self.physical.zero_one() {
+            if !self.zeroes_one() {
                 self.threads.zeroed_until = self.now;
                 break;
             }
             self.counts.prezeroed += 1;
             self.counts.background += block;
         }
+    }
+
+    /// Zeroes a block, if there is one and the policy wants it.
+    fn zeroes_one(&mut self) -> bool {
+        let is_settled = self.threads.zeroing_refused == Some(self.counts.asked);
+        if is_settled || self.physical.free_zeroed() == self.physical.free_huge() {
+            return false;
+        }
+        let ask = ZeroAsk {
+            zeroed: self.physical.free_zeroed(),
+            busy: self.threads.busy,
+            now: self.now,
+            memory: self.memory(),
+        };
+        if !self.policy.zeroes_ahead(&ask) {
+            self.threads.zeroing_refused = Some(self.counts.asked);
+            return false;
+        }
+        self.physical.zero_one()
     }
 
     /// One pass of khugepaged.
@@ -258,8 +320,7 @@ impl Mm {
     /// A slot's base pages become a huge page; returns the work.
     fn collapse(&mut self, number: u32, compact: bool) -> Cycles {
         let mut work = Cycles::ZERO;
-        let room = self.physical.free() >= self.physical.watermarks.low + u64::from(PAGES);
-        if !room || self.physical.free_huge() == 0 {
+        if !self.has_room_for_huge() || self.physical.free_huge() == 0 {
             let made = if compact {
                 let (how, time) = self.compact(Cycles::MAX);
                 work += time;

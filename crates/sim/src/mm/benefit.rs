@@ -84,16 +84,26 @@ impl Profile {
 
     /// The rule about huge pages that speaks of a place.
     fn rule(&self, place: Place) -> Option<&Known> {
-        self.search(place, |_| {}).map(|number| &self.rules[number])
+        self.search(Policy::Huge, place, |_| {}).map(|number| &self.rules[number])
     }
 
-    /// The same by its number. `seen` is told every rule that was looked at, that one included.
-    fn search(&self, place: Place, mut seen: impl FnMut(&Rule)) -> Option<usize> {
+    /// The rule about filling memory when it is mapped that speaks of a place.
+    pub fn eager(&self, place: Place) -> Option<&Rule> {
+        self.search(Policy::Eager, place, |_| {}).map(|number| &self.rules[number].rule)
+    }
+
+    /// Whether there is any such rule.
+    pub fn has_eager(&self) -> bool {
+        self.rules.iter().any(|known| known.rule.policy == Policy::Eager)
+    }
+
+    /// A rule by its number. `seen` is told every rule that was looked at, that one included.
+    fn search(&self, policy: Policy, place: Place, mut seen: impl FnMut(&Rule)) -> Option<usize> {
         let facts = Facts { section: place.section, ..Facts::default() }
             .with(Quantity::SectionOff, place.offset.get())
             .with(Quantity::Addr, place.address);
         self.rules.iter().position(|known| {
-            let of_it = known.rule.policy == Policy::Huge
+            let of_it = known.rule.policy == policy
                 && known.rule.section == place.section
                 && known.process.is_none_or(|of| of == place.process);
             if of_it {
@@ -157,7 +167,7 @@ impl Found {
                 to = at.min(to);
             }
         };
-        let rule = profile.search(place, |rule| {
+        let rule = profile.search(Policy::Huge, place, |rule| {
             for condition in &rule.conditions {
                 // Where the quantity is `value`, and the address after it.
                 let here = match condition.quantity {

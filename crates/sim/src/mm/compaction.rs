@@ -14,6 +14,9 @@ use super::physical::{HUGE_ORDER, Owner, PAGES, Whole};
 
 /// Pages that are moved at a time (`COMPACT_CLUSTER_MAX`).
 const CLUSTER: u32 = 32;
+/// Free frames that compaction wants beyond a limit: what it fills before it has emptied a block
+/// (`compact_gap`).
+pub(super) const COMPACT_GAP: u64 = 2 * PAGES as u64;
 /// Marks of blocks are cleared when the scanners meet, at most so often. Assumed: about how
 /// often the kernel's thread goes to sleep, which is when Linux clears them.
 const CLEAR_EVERY: u64 = 1_000_000_000;
@@ -59,7 +62,12 @@ pub enum Compacted {
 impl Mm {
     /// Whether compaction makes sense: enough free frames for copies (`compaction_suitable`).
     pub fn can_compact(&self) -> bool {
-        self.physical.free() >= self.physical.watermarks.low + 2 * u64::from(PAGES)
+        self.physical.free() >= self.physical.watermarks.low + COMPACT_GAP
+    }
+
+    /// Whether a block that is free may be taken: what is left is the least that has to be.
+    pub(super) fn has_room_for_huge(&self) -> bool {
+        self.physical.free() >= self.physical.watermarks.min + u64::from(PAGES)
     }
 
     /// Makes a free block of a huge page's size, unless there is one, in at most so much time.
@@ -80,7 +88,8 @@ impl Mm {
 
     fn compact_inner(&mut self, blocks: u64, most: Cycles) -> (Compacted, Cycles) {
         let mut cycles = Cycles::ZERO;
-        if self.physical.free_huge() >= blocks {
+        // Too little is free for a block to be taken: one more would not be, either.
+        if self.physical.free_huge() >= blocks && self.has_room_for_huge() {
             return (Compacted::Made, cycles);
         }
         if !self.can_compact() {

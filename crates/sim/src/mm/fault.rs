@@ -2,17 +2,16 @@
 
 use terrace_core::{Bytes, Cycles};
 
-use super::compaction::Compacted;
+use super::compaction::{COMPACT_GAP, Compacted};
+use super::costs::Costs;
 use super::kernel::Mm;
 use super::outcome::{Fault, Outcome};
 use super::physical::{Owner, PAGES};
 use super::policy::{Ask, Choice, Effort};
 use super::space::{Area, Backing, Page};
 
-/// Pages that direct reclaim wants for a base page (`SWAP_CLUSTER_MAX`).
+/// Pages that a call of direct reclaim wants, whatever for (`SWAP_CLUSTER_MAX`).
 const WANTED: u64 = 32;
-/// What it wants for a huge one (`compact_gap`).
-const WANTED_HUGE: u64 = 2 * PAGES as u64;
 
 impl Mm {
     /// A program touches memory that [`lookup`](Mm::lookup) does not find. `None` where nothing
@@ -30,7 +29,10 @@ impl Mm {
                 Fault { outcome: Outcome::CowHugeSplit, ..copy }
             }
             Backing::Base(pages) => match pages[index as usize] {
-                Page::ABSENT => self.base(number, index, store, Outcome::Base, Cycles::ZERO),
+                Page::ABSENT => {
+                    let fault = self.base(number, index, store, Outcome::Base, Cycles::ZERO);
+                    self.fill_around(fault, number, index)
+                }
                 Page::ZERO if store => {
                     self.base(number, index, true, Outcome::CowZeroed, Cycles::ZERO)
                 }
@@ -43,13 +45,33 @@ impl Mm {
     }
 
     /// The first touch of a slot.
-    fn first_touch(&mut self, area: &Area, slot: u32, index: u32, store: bool) -> Fault {
+    pub(super) fn first_touch(&mut self, area: &Area, slot: u32, index: u32, store: bool) -> Fault {
         let address = self.spaces.slot(slot).address;
+        self.spaces.slot_mut(slot).fills = false;
         if !area.holds_huge(address) {
             return self.first_base(slot, index, store, Outcome::Base, Cycles::ZERO);
         }
         self.counts.asked += 1;
-        let ask = Ask {
+        let costs = self.costs;
+        let ask = self.ask(area, address, &costs);
+        let (outcome, cycles) = match self.policy.first_touch(&ask) {
+            Choice::Base => (Outcome::Base, Cycles::ZERO),
+            Choice::Huge(effort) => match self.huge(slot, effort) {
+                (Ok(outcome), cycles) => return Fault { outcome, cycles: cycles + self.decided() },
+                (Err(outcome), cycles) => (outcome, cycles),
+            },
+        };
+        let ask = self.ask(area, address, &costs);
+        let fills = self.policy.fills_when_touched(&ask);
+        let cycles = cycles + self.decided();
+        let fault = self.first_base(slot, index, store, outcome, cycles);
+        self.spaces.slot_mut(slot).fills = fills;
+        self.fill_around(fault, slot, index)
+    }
+
+    /// What a policy is told of the first touch of a range.
+    fn ask<'a>(&self, area: &Area, address: u64, costs: &'a Costs) -> Ask<'a> {
+        Ask {
             process: area.process,
             section: area.section,
             offset: Bytes(address - area.start),
@@ -63,29 +85,26 @@ impl Mm {
             made: self.counts.compaction.made,
             compacting: self.counts.compaction.cycles,
             memory: self.memory(),
-            costs: &self.costs,
-        };
-        let asked = self.policy.asking(&self.costs);
-        match self.policy.first_touch(&ask) {
-            Choice::Base => self.first_base(slot, index, store, Outcome::Base, asked),
-            Choice::Huge(effort) => match self.huge(slot, effort) {
-                (Ok(outcome), cycles) => Fault { outcome, cycles: asked + cycles },
-                (Err(outcome), cycles) => {
-                    self.first_base(slot, index, store, outcome, asked + cycles)
-                }
-            },
+            costs,
         }
     }
 
     /// Backs a slot with a huge page; the error is how the base page is called that follows.
     fn huge(&mut self, slot: u32, effort: Effort) -> (Result<Outcome, Outcome>, Cycles) {
-        let room = self.physical.free() >= self.physical.watermarks.low + u64::from(PAGES);
-        if room && let Some(zeroed) = self.back_with_huge(slot) {
+        // A free block is taken down to the least that has to be free, before anything else is tried
+        // (the second look of `__alloc_pages_slowpath`; the first, at the lower limit, finds no other).
+        if self.has_room_for_huge()
+            && let Some(zeroed) = self.back_with_huge(slot)
+        {
             let outcome = if zeroed { Outcome::HugePrezeroed } else { Outcome::Huge };
             return (Ok(outcome), self.costs.huge_fault(zeroed));
         }
         let most = match effort {
             Effort::Free => return (Err(Outcome::BaseFallback), Cycles::ZERO),
+            Effort::Wake => {
+                self.wake_kcompactd();
+                return (Err(Outcome::BaseFallback), Cycles::ZERO);
+            }
             Effort::Compact(most) => most,
             Effort::Reclaim => Cycles::MAX,
         };
@@ -103,10 +122,14 @@ impl Mm {
             };
             return (Err(outcome), cycles);
         }
-        // `compaction_ready`: nothing is reclaimed while there is room enough to compact.
-        let (reclaimed, time) = self.reclaim(WANTED_HUGE, !self.can_compact());
+        // What others take meanwhile must leave compaction enough; so there is reclaim up to a higher
+        // limit than the one from which compaction is tried (`compaction_ready`).
+        let enough = self.physical.watermarks.high + COMPACT_GAP;
+        let (reclaimed, time) = self.reclaim(WANTED, self.physical.free() < enough);
         cycles += time;
-        if let Some(zeroed) = self.back_with_huge(slot) {
+        if self.has_room_for_huge()
+            && let Some(zeroed) = self.back_with_huge(slot)
+        {
             return (Ok(Outcome::HugeReclaimed), cycles + self.costs.huge_fault(zeroed));
         }
         let (compacted, time) = self.compact(Cycles::MAX);
@@ -174,9 +197,11 @@ impl Mm {
         Fault { outcome, cycles }
     }
 
-    fn set(&mut self, number: u32, index: u32, page: Page) {
+    pub(super) fn set(&mut self, number: u32, index: u32, page: Page) {
         let slot = self.spaces.slot_mut(number);
         slot.used = true;
+        // What was filled ahead here had gone before anybody touched it.
+        slot.take_ahead(index);
         let Some(pages) = slot.pages_mut() else { return };
         let before = std::mem::replace(&mut pages[index as usize], page);
         match (before.frame(), page.frame()) {

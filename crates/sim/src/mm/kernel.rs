@@ -80,6 +80,12 @@ pub struct Counts {
     pub stalled: Cycles,
     /// Questions to the policy, on faults.
     pub asked: u64,
+    /// Base pages that were filled before anybody touched them.
+    pub filled: u64,
+    /// Of those, pages that were touched later.
+    pub filled_used: u64,
+    /// What the policy took for deciding: in faults programs waited for it, the rest is the threads'.
+    pub deciding: Cycles,
 }
 
 /// The kernel.
@@ -179,10 +185,18 @@ impl Mm {
         &self.spaces
     }
 
-    /// A slot is in use.
+    /// An address of a slot is in use.
     #[inline]
-    pub fn used(&mut self, slot: u32) {
+    pub fn used(&mut self, slot: u32, address: u64) {
         self.spaces.slot_mut(slot).used = true;
+        self.touched(slot, address);
+    }
+
+    /// A program touches what is there: if it was filled ahead, that has spared a fault.
+    #[inline]
+    pub fn touched(&mut self, slot: u32, address: u64) {
+        let index = (address >> 12) as u32 % PAGES;
+        self.counts.filled_used += u64::from(self.spaces.slot_mut(slot).take_ahead(index));
     }
 
     /// A page walk was made for a slot, for so many, and took so many cycles for all of them.
@@ -190,6 +204,13 @@ impl Mm {
     pub fn walked(&mut self, slot: u32, cycles: f64, count: f64) {
         self.spaces.slot_mut(slot).walk_cycles += cycles;
         self.spaces.missed(slot, count as f32);
+    }
+
+    /// What the policy has taken for deciding since this was called last.
+    pub(super) fn decided(&mut self) -> Cycles {
+        let spent = self.policy.spent(&self.costs);
+        self.counts.deciding += spent;
+        spent
     }
 
     /// How much memory there is.
@@ -231,9 +252,11 @@ impl Mm {
         }
     }
 
-    /// A program maps memory.
-    pub fn map(&mut self, process: u32, start: u64, len: Bytes, section: Section) {
+    /// A program maps memory; returns what it waits beyond that: for what the policy has filled at
+    /// once.
+    pub fn map(&mut self, process: u32, start: u64, len: Bytes, section: Section) -> Cycles {
         self.spaces.map(process, start, len, section);
+        self.fill_mapping(process, start, len)
     }
 
     /// A program advises huge pages for an area.

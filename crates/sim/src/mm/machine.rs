@@ -265,7 +265,7 @@ impl Processor {
         let size = if huge { MapSize::Huge } else { MapSize::Base };
         let time = self.walk(number, process, address, slot, huge);
         done.walks += 1;
-        mm.used(slot);
+        mm.used(slot, address);
         let mask = (1u64 << size.shift()) - 1;
         let mut entry = Entry::mapping((physical & !mask) >> 12);
         if !store && mm.lookup(process, address, true).is_none() {

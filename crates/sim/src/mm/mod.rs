@@ -12,8 +12,10 @@
 //! | [`space`] | mappings, cut into slots of 2 MiB |
 //! | [`kernel`] | all of it together: faults, what programs map and unmap |
 //! | `fault` | the fault handler: every path, and what it costs |
+//! | `eager` | base pages that are filled before they are touched |
 //! | [`outcome`] | how a fault ended |
 //! | [`compaction`] | movable pages go up, free blocks remain below |
+//! | `kcompactd` | the thread that compacts for those who come later |
 //! | [`reclaim`] | pages of files, unsplit huge pages, swap |
 //! | [`background`] | the kernel's threads: reclaim, khugepaged, prezeroing |
 //! | [`policy`] | which memory gets huge pages: one contract, several policies |
@@ -31,8 +33,10 @@ pub mod background;
 pub mod benefit;
 pub mod compaction;
 pub mod costs;
+mod eager;
 mod fault;
 pub mod histogram;
+mod kcompactd;
 pub mod kernel;
 pub mod machine;
 pub mod measured;

@@ -13,6 +13,8 @@ use super::histogram::{Histogram, Quantiles};
 pub enum Outcome {
     /// A zeroed base page, where no huge page was asked for.
     Base,
+    /// A zeroed base page, and neighbours that nobody has touched yet.
+    BaseFilled,
     /// A base page where a huge one was wanted: none was free, and nobody tried to make one.
     BaseFallback,
     /// A read of untouched memory: the shared page of zeros.
@@ -47,8 +49,9 @@ pub enum Outcome {
 
 impl Outcome {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Base,
+        Self::BaseFilled,
         Self::BaseFallback,
         Self::SharedZero,
         Self::CowZeroed,
@@ -70,6 +73,7 @@ impl Outcome {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Base => "base page",
+            Self::BaseFilled => "base page, others filled ahead",
             Self::BaseFallback => "base page, no huge page free",
             Self::SharedZero => "shared zero page",
             Self::CowZeroed => "write-protected, cleared page",

@@ -59,6 +59,10 @@ pub struct RunReport {
     pub compaction: CompactionCounts,
     /// Reclaim.
     pub reclaim: ReclaimCounts,
+    /// Base pages that were filled before anybody touched them.
+    pub filled: u64,
+    /// Of those, pages that were touched later.
+    pub filled_used: u64,
     /// Huge pages made of base pages.
     pub collapsed: u64,
     /// Blocks zeroed in the background, before and during the run.
@@ -194,6 +198,8 @@ fn run_with(
         outcomes: counts.faults.rows(),
         compaction: counts.compaction,
         reclaim: counts.reclaim,
+        filled: counts.filled,
+        filled_used: counts.filled_used,
         collapsed: counts.collapsed,
         prezeroed: counts.prezeroed,
         background: nanos(counts.background),
@@ -222,7 +228,10 @@ fn one(
         sums.faulting += time;
     };
     match step {
-        Step::Map { start, len, section } => mm.map(process, start, len, section),
+        Step::Map { start, len, section } => {
+            let cycles = mm.map(process, start, len, section);
+            running.time += clock.nanos(cycles).as_f64();
+        }
         Step::Advise { address } => mm.advise(process, address),
         Step::Unmap { start, len } => {
             let cycles = mm.unmap(process, start, len);
@@ -233,6 +242,9 @@ fn one(
             let end = start + len.get();
             while at < end {
                 let found = mm.lookup(process, at, true);
+                if let Some((_, _, slot)) = found {
+                    mm.touched(slot, at);
+                }
                 // What a huge page covers needs no other look.
                 let next = match found {
                     Some((_, true, _)) => ((at >> SLOT) + 1) << SLOT,

@@ -94,9 +94,33 @@ pub struct Slot {
     pub touched: u16,
     /// Cycles of page walks, in all.
     pub walk_cycles: f64,
+    /// Its base pages are filled ahead, some with each fault.
+    pub(super) fills: bool,
+    /// A bit for each base page that was filled ahead and that nobody has touched since.
+    pub(super) ahead: Option<Box<Bits>>,
 }
 
+/// A bit for each base page of a slot.
+pub(super) type Bits = [u64; PAGES as usize / 64];
+
 impl Slot {
+    /// A base page is touched, or not there any more: whether it had been filled ahead, and waited
+    /// for that.
+    #[inline]
+    pub(super) fn take_ahead(&mut self, index: u32) -> bool {
+        let Some(ahead) = &mut self.ahead else { return false };
+        let (word, bit) = (&mut ahead[index as usize / 64], 1u64 << (index % 64));
+        let was = *word & bit != 0;
+        *word &= !bit;
+        was
+    }
+
+    /// A base page was filled ahead.
+    pub(super) fn put_ahead(&mut self, index: u32) {
+        let ahead = self.ahead.get_or_insert_default();
+        ahead[index as usize / 64] |= 1 << (index % 64);
+    }
+
     /// What backs it.
     #[inline]
     pub const fn backing(&self) -> &Backing {
@@ -199,6 +223,8 @@ impl Spaces {
                 misses: (0.0, 0),
                 touched: 0,
                 walk_cycles: 0.0,
+                fills: false,
+                ahead: None,
             });
         }
     }
@@ -299,6 +325,7 @@ impl Spaces {
             self.with_base[word] |= bit;
         } else {
             self.with_base[word] &= !bit;
+            self.slots[slot as usize].ahead = None;
         }
         std::mem::replace(&mut self.slots[slot as usize].backing, backing)
     }

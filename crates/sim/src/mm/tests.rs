@@ -4,6 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use proptest::prelude::*;
 use terrace_core::{Bytes, Cycles};
+use terrace_profile::Share;
+use terrace_profile::cbmm::{Compare, Condition, Policy, Quantity, Rule};
 
 use super::benefit::Profile;
 use super::kernel::{Mm, MmConfig};
@@ -11,6 +13,10 @@ use super::outcome::Outcome;
 use super::physical::{Fragmentation, Owner, PAGES, Whole};
 use super::policy::MmPolicyName;
 use super::space::{Backing, Page, Section};
+
+mod eager;
+mod linux;
+mod outcomes;
 
 const START: u64 = 0x7f00_0000_0000;
 
@@ -51,6 +57,25 @@ fn profile() -> Profile {
     let mut profile = Profile::general();
     profile.duration = Some(Cycles(1 << 40));
     profile
+}
+
+/// The same, and the first 8 MiB are all touched, and filled when they are mapped by whoever does that.
+fn filling() -> Profile {
+    let rule = |policy, averted| Rule {
+        policy,
+        section: Section::Mmap,
+        averted: Some(Cycles(averted)),
+        conditions: vec![Condition {
+            quantity: Quantity::Addr,
+            compare: Compare::Below,
+            value: START + (8 << 20),
+        }],
+    };
+    let mut all = Profile::of_rules([rule(Policy::Eager, 1 << 20), rule(Policy::Huge, 1)]);
+    all.rules[1].touched = Share::known(1.0);
+    let others = profile();
+    all.rules.extend(others.rules);
+    Profile { duration: others.duration, ..all }
 }
 
 /// Every page of every slot is in a frame that says so, and in no other.
@@ -99,9 +124,11 @@ proptest! {
         ops in prop::collection::vec(op(), 1..60),
         policy in prop::sample::select(MmPolicyName::ALL.to_vec()),
         how in prop::sample::select(Fragmentation::ALL.to_vec()),
+        fills in any::<bool>(),
     ) {
         let config = MmConfig { fragmentation: how, ..MmConfig::new(Bytes::mib(48), policy) };
-        let mut mm = Mm::new(&config, Some(&profile())).expect("good parameters");
+        let profile = if fills { filling() } else { profile() };
+        let mut mm = Mm::new(&config, Some(&profile)).expect("good parameters");
         // What each program has stored to, by a model that knows nothing of frames.
         let mut stored: HashSet<(u32, u64)> = HashSet::new();
         let mut mapped: HashMap<u32, HashSet<u64>> = HashMap::new();

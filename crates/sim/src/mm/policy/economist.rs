@@ -9,7 +9,9 @@
 //! | at the first touch, from a free block | first-touch | the program waits for the fault |
 //! | at the first touch, by compaction | first-touch | it waits for a block as well |
 //! | later, by collapsing | collapse | |
+//! | none: base pages, filled some at a time | populate | the program waits for those that it never touches |
 //! | blocks ahead of their use | compact | |
+//! | zeros ahead of their use | prezero | |
 //!
 //! What compaction takes is learned from what it took. The benefit of a collapse and of a block
 //! ahead is of the rest of the time that the profile's run took. That of a first touch is of all of
@@ -25,11 +27,13 @@ use terrace_profile::Share;
 
 use super::{
     Ahead, AheadAsk, Ask, Background, Candidate, Choice, Effort, Khugepaged, Memory, MmPolicy,
-    Prezero,
+    Prezero, ZeroAsk,
 };
 use crate::analytic::listeners::OnDecisions;
 use crate::mm::benefit::{Known, LastRule, Place, Profile};
 use crate::mm::costs::Costs;
+use crate::mm::eager::PIECE;
+use crate::mm::physical::PAGES;
 
 /// What a block is expected to take, from those that were made.
 fn expected(made: u64, compacting: Cycles, prior: Cycles) -> Cycles {
@@ -64,6 +68,7 @@ fn calibration(costs: &Costs, clock: Frequency, duration: Option<Cycles>) -> Cal
         user_fault: time(costs.fault + costs.take_base),
         // The kernel brings no anonymous page along.
         fault_pages: 1.0,
+        fill_fixed: time(costs.populate + costs.take_base),
         compress: time(costs.swap_out),
         decompress: time(costs.swap_in),
         // The simulated kernel's costs are its costs.
@@ -91,15 +96,50 @@ pub struct Economist {
     telemetry: Telemetry,
     clock: Frequency,
     ops: u64,
+    /// Decisions that nobody has paid for yet.
+    decided: u64,
     /// Of the last questions, about the share to which a huge page was the answer, or would have
     /// been with a block at hand: blocks made ahead are as likely to be asked for.
     demand: f64,
     /// What those averted, on the mean: cycles.
     averted: f64,
     prior: Cycles,
+    /// First touches to which a huge page was the answer.
+    wants: Wants,
+    /// What a first touch waits for the zeros of a huge page.
+    zeros: Cycles,
+    /// Pages that could be moved in the time of splitting a huge page.
+    split_pages: u64,
     last: LastRule,
     collapsing: Option<Collapsing>,
     on_decisions: Option<OnDecisions>,
+}
+
+/// What was wanted within about this time says what will be: assumed. At the pace of the zeroing thread
+/// it is some thousand blocks.
+const RECENT: Nanos = Nanos::SECOND;
+
+/// First touches that wanted a huge page, forgotten exponentially.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wants {
+    count: f64,
+    last: Cycles,
+}
+
+impl Wants {
+    fn at(&self, now: Cycles, clock: Frequency) -> f64 {
+        let age = clock.nanos(now.saturating_sub(self.last)).as_f64() / RECENT.as_f64();
+        self.count * (-age).exp()
+    }
+
+    fn add(&mut self, now: Cycles, clock: Frequency) {
+        *self = Self { count: self.at(now, clock) + 1.0, last: now };
+    }
+
+    /// How many are to be expected: as many as of late, or the part of it that there is time for.
+    fn within(&self, left: Nanos, now: Cycles, clock: Frequency) -> f64 {
+        self.at(now, clock) * (left.as_f64() / RECENT.as_f64()).min(1.0)
+    }
 }
 
 /// The last price of a collapse. It is the same for every range of which a profile says the same,
@@ -124,15 +164,20 @@ impl Economist {
     /// With a program's profile, on a kernel with such costs.
     pub fn new(profile: Profile, costs: &Costs, clock: Frequency) -> Self {
         let calibration = calibration(costs, clock, profile.duration);
+        let moving = costs.move_page + costs.flush;
         Self {
             profile,
             pricing: terrace_economics::Economist::new(Mode::Enforce, calibration),
             telemetry: Telemetry { tier_count: 1, sample_period: 1, ..Telemetry::default() },
             clock,
             ops: 0,
+            decided: 0,
             demand: 1.0,
             averted: 0.0,
             prior: costs.scan_page * 512 + costs.move_page,
+            wants: Wants::default(),
+            zeros: costs.zero_huge,
+            split_pages: costs.split_huge.get().div_ceil(moving.get().max(1)),
             last: LastRule::default(),
             collapsing: None,
             on_decisions: None,
@@ -151,6 +196,7 @@ impl Economist {
     /// The world as it is.
     fn look(&mut self, now: Cycles, memory: Memory) {
         self.telemetry.now = self.clock.nanos(now);
+        self.telemetry.cpu_load = 0.0;
         self.telemetry.tiers[0] = TierTelemetry {
             capacity: memory.all,
             free: memory.free,
@@ -164,10 +210,15 @@ impl Economist {
     fn decide(&mut self, action: Action, heat: Heat, reason: Reason) -> Decision {
         let op = OpId(self.ops);
         self.ops += 1;
+        self.decided += 1;
+        let page_size = match action {
+            Action::Populate { .. } => PageSize::Base,
+            _ => PageSize::Huge,
+        };
         let proposal = Proposal {
             op,
             action,
-            page_size: PageSize::Huge,
+            page_size,
             heat,
             victim_heat: Heat::default(),
             urgency: Urgency::Voluntary,
@@ -254,19 +305,21 @@ impl MmPolicy for Economist {
                 compact: true,
                 ranked: true,
             }),
-            // A tenth of a processor, and no more than what the ahead thread makes.
+            // A tenth of a processor at most. Before the program starts the machine is idle: zeros cost
+            // nobody anything then.
             prezero: Some(Prezero {
                 warm: Cycles(22_000_000_000),
                 pages: 512,
                 sleep: Cycles(2_300_000),
-                most: Some(1024),
             }),
             ahead: Some(Ahead { blocks: 256, share: 0.2 }),
         }
     }
 
-    fn asking(&self, costs: &Costs) -> Cycles {
-        costs.quote
+    fn spent(&mut self, costs: &Costs) -> Cycles {
+        let spent = costs.quote * std::mem::take(&mut self.decided);
+        self.pricing.spent(spent);
+        spent
     }
 
     fn first_touch(&mut self, ask: &Ask<'_>) -> Choice {
@@ -276,6 +329,7 @@ impl MmPolicy for Economist {
         let wanted = free.passes;
         self.demand += (f64::from(u8::from(wanted)) - self.demand) / 16.0;
         if wanted {
+            self.wants.add(ask.now, self.clock);
             let all = self.said(ask.place()).averted;
             let averted = self.profile.aged(all, ask.now).as_f64();
             self.averted += (averted - self.averted) / 16.0;
@@ -294,6 +348,26 @@ impl MmPolicy for Economist {
         Choice::Huge(Effort::Compact(left.max(block)))
     }
 
+    fn fills_when_touched(&mut self, ask: &Ask<'_>) -> bool {
+        let place = ask.place();
+        let touched = self.said(place).touched;
+        if !touched.is_known() {
+            return false;
+        }
+        self.look(ask.now, ask.memory);
+        // All but those whose touches fill the others.
+        let count = PAGES - PAGES / PIECE;
+        let pages = |share: f64| (share * f64::from(count)).round() as u16;
+        let action = Action::Populate {
+            range: PageRange { count, ..range(place) },
+            touched: pages(touched.expected),
+            unsure: pages(touched.unsure),
+        };
+        // It is the program's own processor that fills.
+        self.telemetry.cpu_load = 1.0;
+        self.decide(action, Heat::default(), Reason::Profiled).passes
+    }
+
     fn collapse(&mut self, candidate: &Candidate) -> f64 {
         if candidate.free_huge == 0 && !candidate.can_compact {
             return 0.0;
@@ -309,9 +383,12 @@ impl MmPolicy for Economist {
 
     fn makes_ahead(&mut self, ask: &AheadAsk) -> bool {
         self.look(ask.now, ask.memory);
+        self.telemetry.cpu_load = ask.busy;
         let blocks = HugePages(ask.blocks);
         let wanted = HugePages::from_f64(blocks.as_f64() * self.demand);
         let each = ask.moved.checked_div(ask.made).unwrap_or(1).max(1);
+        // A huge page that is split for it takes as long as some pages that are moved.
+        let splitting = Pages(ask.splits.saturating_mul(self.split_pages));
         // What first touches averted was aged by then: all of it is still to come.
         let left = match self.profile.duration {
             Some(duration) => self.clock.nanos(duration.saturating_sub(ask.now)).max(Nanos(1)),
@@ -323,9 +400,24 @@ impl MmPolicy for Economist {
             brings: Cycles::from_f64(self.averted * wanted.as_f64()),
             within: left,
             left,
-            pages: Pages(each.saturating_mul(ask.blocks)),
+            pages: Pages(each.saturating_mul(ask.blocks)) + splitting,
         };
         self.decide(action, Heat::default(), Reason::NoFreeBlock).passes
+    }
+
+    fn zeroes_ahead(&mut self, ask: &ZeroAsk) -> bool {
+        self.look(ask.now, ask.memory);
+        self.telemetry.cpu_load = ask.busy;
+        let left = self
+            .profile
+            .duration
+            .map_or(RECENT, |duration| self.clock.nanos(duration.saturating_sub(ask.now)));
+        let action = Action::ZeroAhead {
+            blocks: HugePages(ask.zeroed + 1),
+            wanted: HugePages::from_f64(self.wants.within(left, ask.now, self.clock)),
+            spares: self.zeros,
+        };
+        self.decide(action, Heat::default(), Reason::WalksFreshMemory).passes
     }
 
     fn hear(&mut self, decisions: OnDecisions) {
@@ -364,6 +456,18 @@ mod tests {
             compacting: Cycles::ZERO,
             memory: memory(192),
             costs,
+        }
+    }
+
+    fn ahead() -> AheadAsk {
+        AheadAsk {
+            blocks: 256,
+            made: 100,
+            moved: 150,
+            splits: 0,
+            busy: 0.0,
+            now: Cycles::ZERO,
+            memory: memory(20),
         }
     }
 
@@ -429,8 +533,7 @@ mod tests {
     #[test]
     fn blocks_are_made_ahead_while_somebody_asks_for_them() {
         let costs = Costs::builtin();
-        let ahead =
-            AheadAsk { blocks: 256, made: 100, moved: 150, now: Cycles::ZERO, memory: memory(20) };
+        let ahead = ahead();
         let mut ours = with("huge,mmap,9000000");
         assert!(ours.makes_ahead(&ahead));
         let mut nobody = with("huge,mmap,1");
@@ -440,6 +543,51 @@ mod tests {
         assert!(!nobody.makes_ahead(&ahead), "{}", nobody.demand);
         let full = AheadAsk { moved: 100 * 512 * 100, ..ahead };
         assert!(!ours.makes_ahead(&full), "more pages than that is worth");
+    }
+
+    /// Splitting is work as moving is: as many pages as it takes the time of.
+    #[test]
+    fn huge_pages_that_are_split_for_blocks_are_in_their_price() {
+        let mut ours = with("huge,mmap,9000000");
+        let pages = Arc::new(Mutex::new(Vec::new()));
+        let into = Arc::clone(&pages);
+        ours.hear(Box::new(move |decisions: &[Decision]| {
+            let cost = |decision: &Decision| match decision.action {
+                Action::Compact { pages, .. } => (pages.get(), decision.cost.expected),
+                _ => (0, 0.0),
+            };
+            into.lock().expect("no panic").extend(decisions.iter().map(cost));
+        }));
+        ours.makes_ahead(&ahead());
+        ours.makes_ahead(&AheadAsk { splits: 256, ..ahead() });
+        let heard = pages.lock().expect("no panic").clone();
+        // 100 000 cycles each, in pages of 12 100.
+        assert_eq!([heard[0].0, heard[1].0], [256, 256 + 9 * 256]);
+        assert!(heard[1].1 > 9.0 * heard[0].1, "{heard:?}");
+    }
+
+    /// Demand is of first touches, whether there were zeros for them or not; and it is of now.
+    #[test]
+    fn zeros_are_made_as_far_as_first_touches_are_to_be_expected() {
+        let costs = Costs::builtin();
+        let mut ours = with("huge,mmap,9000000");
+        let zero =
+            |zeroed, busy, now| ZeroAsk { zeroed, busy, now: Cycles(now), memory: memory(20) };
+        assert!(!ours.zeroes_ahead(&zero(0, 0.0, 0)), "nobody has asked");
+        (0..100).for_each(|_| {
+            ours.first_touch(&ask(&costs));
+        });
+        assert!(ours.zeroes_ahead(&zero(0, 0.0, 0)));
+        assert!(ours.zeroes_ahead(&zero(200, 0.0, 0)), "on an idle processor the odds may be low");
+        assert!(!ours.zeroes_ahead(&zero(100_000, 0.0, 0)), "but not nil");
+        assert!(ours.zeroes_ahead(&zero(50, 0.5, 0)));
+        assert!(!ours.zeroes_ahead(&zero(200, 0.5, 0)), "a busy one has to be paid");
+        assert!(!ours.zeroes_ahead(&zero(0, 0.0, 22_000_000_000)), "ten seconds later");
+        let end = Ask { now: Cycles(219_999_000_000), ..ask(&costs) };
+        (0..100).for_each(|_| {
+            ours.first_touch(&end);
+        });
+        assert!(!ours.zeroes_ahead(&zero(0, 0.0, 219_999_000_000)), "the run is over");
     }
 
     /// A price that nobody hears of explains nothing. One that was asked for before is not heard
@@ -458,13 +606,7 @@ mod tests {
         }));
         // Neither a free block nor one that is made: two ways, two prices.
         ours.first_touch(&Ask { free_huge: 0, ..ask(&costs) });
-        ours.makes_ahead(&AheadAsk {
-            blocks: 256,
-            made: 100,
-            moved: 150,
-            now: Cycles::ZERO,
-            memory: memory(20),
-        });
+        ours.makes_ahead(&ahead());
         let candidate = Candidate {
             process: 0,
             section: Section::Mmap,

@@ -8,7 +8,6 @@
 use terrace_core::Cycles;
 
 use super::{Ask, Background, Candidate, Choice, Effort, Khugepaged, MmPolicy, Prezero};
-use crate::mm::costs::Costs;
 
 /// Buckets of coverage.
 const BUCKETS: f64 = 10.0;
@@ -36,14 +35,9 @@ impl MmPolicy for HawkEye {
                 warm: Cycles(22_000_000_000),
                 pages: 512,
                 sleep: Cycles(2_300_000),
-                most: None,
             }),
             ..Background::default()
         }
-    }
-
-    fn asking(&self, _costs: &Costs) -> Cycles {
-        Cycles::ZERO
     }
 
     fn first_touch(&mut self, _ask: &Ask<'_>) -> Choice {

@@ -6,7 +6,7 @@
 //!
 //! | file | policy |
 //! |---|---|
-//! | [`linux`] | none, always, madvise and defer |
+//! | [`linux`] | `never`, `always`, `madvise`, `defer` and `defer+madvise` |
 //! | [`hawkeye`] | `HawkEye`: by coverage of accesses |
 //! | [`cbmm`] | CBMM with a program's profile, or with its general one |
 //! | [`economist`] | ours: every way to a huge page has its price, by the code of live runs |
@@ -87,6 +87,23 @@ pub struct AheadAsk {
     pub made: u64,
     /// Pages that it moved for them.
     pub moved: u64,
+    /// Partial huge pages that are likely to be split for the blocks.
+    pub splits: u64,
+    /// The share of its time that the processor of the kernel's threads is at work, 0 to 1.
+    pub busy: f64,
+    /// Time since the program started.
+    pub now: Cycles,
+    /// The machine's memory.
+    pub memory: Memory,
+}
+
+/// What is known when a free block could be zeroed before it is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct ZeroAsk {
+    /// Blocks that are free and zeroed.
+    pub zeroed: u64,
+    /// The share of its time that the processor of the kernel's threads is at work, 0 to 1.
+    pub busy: f64,
     /// Time since the program started.
     pub now: Cycles,
     /// The machine's memory.
@@ -137,6 +154,8 @@ impl Candidate {
 pub enum Effort {
     /// Only if one is free.
     Free,
+    /// Only if one is free; else the compacting thread is woken for those who come later.
+    Wake,
     /// Compaction, for at most so long.
     Compact(Cycles),
     /// Compaction and reclaim, whatever they take.
@@ -174,8 +193,6 @@ pub struct Prezero {
     pub pages: u64,
     /// Between two times.
     pub sleep: Cycles,
-    /// Zeroed blocks that are enough; `None` for no limit.
-    pub most: Option<u64>,
 }
 
 /// The kernel's threads as a policy wants them.
@@ -204,16 +221,35 @@ pub trait MmPolicy: Send {
     fn name(&self) -> &'static str;
     /// How the kernel's threads work.
     fn background(&self) -> Background;
-    /// What asking it takes on a fault.
-    fn asking(&self, costs: &Costs) -> Cycles;
+    /// What deciding has taken since this was asked last.
+    fn spent(&mut self, _costs: &Costs) -> Cycles {
+        Cycles::ZERO
+    }
     /// The first touch of a range that a huge page could back.
     fn first_touch(&mut self, ask: &Ask<'_>) -> Choice;
     /// Whether khugepaged should collapse a range: not at 0 and below; where ranges are ranked,
     /// the highest first.
     fn collapse(&mut self, candidate: &Candidate) -> f64;
+    /// Whether it ever fills memory when it is mapped: only then is it asked about places.
+    fn fills_mappings(&self) -> bool {
+        false
+    }
+    /// Whether memory is filled with pages when it is mapped, before anybody touches it.
+    fn fills_when_mapped(&mut self, _place: Place) -> bool {
+        false
+    }
+    /// Whether the base pages of a range are filled some at a time, each with the first touch of a
+    /// neighbour. Asked at the first touch, when the range gets base pages.
+    fn fills_when_touched(&mut self, _ask: &Ask<'_>) -> bool {
+        false
+    }
     /// Whether blocks made ahead are likely to be asked for, and worth it.
     fn makes_ahead(&mut self, _ask: &AheadAsk) -> bool {
         false
+    }
+    /// Whether one more free block is zeroed in the background.
+    fn zeroes_ahead(&mut self, _ask: &ZeroAsk) -> bool {
+        true
     }
     /// From now on somebody hears of its decisions, if it is a policy that prices them.
     fn hear(&mut self, _decisions: OnDecisions) {}
@@ -226,8 +262,12 @@ pub enum MmPolicyName {
     Never,
     /// Linux: huge pages always, with direct compaction and reclaim.
     Always,
-    /// Linux: huge pages where the program advises, and elsewhere if one is free.
+    /// Linux: huge pages only where the program advises, with direct compaction and reclaim there.
+    Madvise,
+    /// Linux: huge pages if one is free, else the compacting thread is woken.
     Defer,
+    /// Linux: the same, but direct compaction and reclaim where the program advises.
+    DeferMadvise,
     /// `HawkEye`.
     HawkEye,
     /// CBMM with the program's profile.
@@ -240,10 +280,12 @@ pub enum MmPolicyName {
 
 impl MmPolicyName {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Never,
         Self::Always,
+        Self::Madvise,
         Self::Defer,
+        Self::DeferMadvise,
         Self::HawkEye,
         Self::Cbmm,
         Self::CbmmGeneral,
@@ -255,7 +297,9 @@ impl MmPolicyName {
         match self {
             Self::Never => "never",
             Self::Always => "always",
+            Self::Madvise => "madvise",
             Self::Defer => "defer",
+            Self::DeferMadvise => "defer+madvise",
             Self::HawkEye => "hawkeye",
             Self::Cbmm => "cbmm",
             Self::CbmmGeneral => "cbmm-general",
@@ -286,7 +330,9 @@ impl MmPolicyName {
         Ok(match self {
             Self::Never => Box::new(linux::Linux::never()),
             Self::Always => Box::new(linux::Linux::always()),
+            Self::Madvise => Box::new(linux::Linux::madvise()),
             Self::Defer => Box::new(linux::Linux::defer()),
+            Self::DeferMadvise => Box::new(linux::Linux::defer_madvise()),
             Self::HawkEye => Box::new(hawkeye::HawkEye),
             Self::Cbmm => Box::new(cbmm::Cbmm::new(self.name(), needed()?)),
             Self::CbmmGeneral => Box::new(cbmm::Cbmm::new(self.name(), Profile::general())),

@@ -47,6 +47,9 @@ impl fmt::Display for CbmmTable {
             self.state(f, state)?;
         }
         self.outcomes(f)?;
+        if self.claims.is_empty() {
+            return Ok(());
+        }
         writeln!(f, "\nStatements")?;
         for judged in &self.claims {
             writeln!(f, "{}", judged.claim)?;
