@@ -3,6 +3,7 @@
  * it was. Memory that is mapped, discarded, protected, and the heap, are in fork_during_events and
  * fork_during_changes. A call that this machine refuses is left out, and named in the end. */
 #include "filter.h"
+#include "seals.h"
 #include <grp.h>
 #include <linux/capability.h>
 #include <linux/futex.h>
@@ -24,8 +25,9 @@ enum { FORKS = 2, FORKS_TOGETHER = 6, PAGES = 32 };
 static const size_t bytes = PAGES * PAGE, large = 6 * QUARTER;
 static atomic_bool stop;
 static atomic_int forks_begun;
-/* What no call is about; what guards are put into; words, a page each, that the kernel changes. */
-static unsigned char *still, *guarded, *words;
+/* What no call is about; what guards are put into; words, a page each, that the kernel changes; what is
+ * sealed in part. */
+static unsigned char *still, *guarded, *words, *sealed;
 
 static void verify_still(void) { verify(still, large, 1); }
 
@@ -201,6 +203,22 @@ static void check_attached(void)
         if (i < WORDS)
             check_written(at, 5, page);
     }
+}
+
+/* The same again: nothing is sealed that was not. */
+static bool seals(void)
+{
+    unsigned char *middle = sealed + bytes / 2;
+    if ((mseal ? mseal(middle, PAGE, 0) : seal(middle, PAGE, true)) == -1)
+        return false;
+    CHECK(munmap(sealed, bytes) == -1 && errno == EPERM);
+    return true;
+}
+static void check_seals(void)
+{
+    verify(sealed, bytes, 4);
+    CHECK(munmap(sealed, bytes) == -1 && errno == EPERM);
+    verify(sealed, bytes, 4);
 }
 
 static bool locks(void)
@@ -463,6 +481,7 @@ static const struct {
     {"mmap of 65 GiB", reserves, check_reserved, 8, false},
     {"process_madvise", advises_itself, verify_still, 8, false},
     {"shmat(SHM_REMAP)", attaches, check_attached, 8, false},
+    {"mseal", seals, check_seals, -1, false},
     {"malloc", allocates, verify_still, -1, false},
     {"futex", waits, verify_still, -1, false},
     {"clone(CLONE_VM)", lends, verify_still, 1, false},
@@ -554,7 +573,9 @@ int main(void)
     guarded = map(bytes);
     words = map(64 * KIB);
     fill(still, large, 1);
+    sealed = map(bytes);
     fill(guarded, bytes, 2);
+    fill(sealed, bytes, 4);
     CHECK(mmap(places[0], bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) ==
           places[0]);
     fill(places[0], bytes, 3);

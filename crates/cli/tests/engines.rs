@@ -234,6 +234,7 @@ fn programs_that_the_pager_refuses_run_and_nothing_is_left_behind() {
     a_broker_divides_its_budget_with_a_run_of_this_engine();
     a_total_that_is_exceeded_is_told_meanwhile_and_in_the_end();
     programs_that_run_already_have_a_budget();
+    a_program_that_leaves_the_control_group_is_told();
     nothing_is_left();
     killed_runs_are_undone_by_clean(path);
 }
@@ -323,7 +324,8 @@ fn nothing_is_left() {
     });
 }
 
-/// A program that touches 96 MiB again and again until it is killed.
+/// A program that touches 96 MiB again and again until it is killed. It takes 64 MiB more as soon as there is a
+/// file `more`.
 const LASTS: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -337,9 +339,13 @@ int main(int count, char **arguments) {
     for (long i = 0; i < words; i++) memory[i] = i % 512 < 256 ? i * 2654435761u : 0;
     puts("filled");
     fflush(stdout);
+    char *more = 0;
     for (unsigned long at = 1;; at = at * 6364136223846793005ul + 1442695040888963407ul) {
         memory[(at >> 33) % used]++;
-        if (at % 64 == 0) usleep(100);
+        if (at % 64) continue;
+        usleep(100);
+        if (!more && !access("more", F_OK) && (more = malloc(64 << 20)))
+            for (long i = 0; i < 64 << 20; i += 4096) more[i] = 1;
     }
 }
 "#;
@@ -549,6 +555,41 @@ fn a_total_that_is_exceeded_is_told_meanwhile_and_in_the_end() {
     });
     let said = run.end();
     assert!(said.contains("16.0 MiB with the store, exceeded by "), "{said}");
+}
+
+/// Nothing bounds what it takes there, and its budget was told as held.
+fn a_program_that_leaves_the_control_group_is_told() {
+    let mut run = Lasting::start(&["run", "--engine", "kernel", "--fast=40MiB"]);
+    let id = run.id();
+    let counts = |group: &PathBuf| {
+        let files = ["memory.current", "memory.usage_in_bytes"];
+        files.iter().any(|file| group.join(file).exists())
+    };
+    let Some(group) = groups(run.child.id()).into_iter().find(counts) else {
+        return terrace_shown::is_missing("a control group of the run's own");
+    };
+    let above = group.parent().unwrap().join("cgroup.procs");
+    let members = fs::read_to_string(group.join("cgroup.procs")).unwrap();
+    for process in members.lines() {
+        // Under version 2 a group that hands controllers down takes no processes.
+        if fs::write(&above, process).is_err() {
+            return terrace_shown::is_missing("a control group above that takes processes");
+        }
+    }
+    fs::write(run.directory.path().join("more"), "").unwrap();
+    let mut kernel = Value::Null;
+    await_that(Duration::from_mins(1), "what the program has outside", || {
+        let top = common::json(terrace().args(["top", "--json", "--interval=300ms", &id]), 0);
+        kernel = top["attached"][0]["kernel"].clone();
+        kernel["outside"]["peak"].as_u64() > Some(48 << 20)
+    });
+    assert_eq!(kernel["outside"]["causes"][0]["cause"], "left-group", "{kernel}");
+    assert_eq!((&kernel["left_group"], &kernel["budget_kept"]), (&1.into(), &false.into()));
+    let metrics = terrace().args(["metrics", "--once", &id]).output().unwrap();
+    let metrics = String::from_utf8(metrics.stdout).unwrap();
+    assert!(metrics.contains("cause=\"left-group\""), "{metrics}");
+    let said = run.end();
+    assert!(said.contains("processes that have left the control group, "), "{said}");
 }
 
 /// Of a process, of what it has started, and of a control group.

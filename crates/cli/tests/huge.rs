@@ -240,6 +240,11 @@ fn a_profile_puts_huge_pages_where_they_pay_before_memory_is_touched() {
         serde_json::from_slice(&fs::read(directory.join("report")).unwrap()).unwrap();
     let huge = &report["total"]["huge"];
     assert_eq!(huge["mappings_known"], 1, "{huge}");
+    // The mapping is there as in the profiled run, so all that the profile says comes to be asked about.
+    assert_eq!(huge["profile_matched"], 16 * 900_000_000_u64, "{huge}");
+    assert_eq!(huge["profile_matched"], huge["profile_benefit"], "{huge}");
+    assert!(huge["profile_mapped"].as_u64() >= Some(192 << 20), "{huge}");
+    assert!(huge["profile_unknown"].as_u64() < huge["profile_mapped"].as_u64(), "{huge}");
     let profiled = huge["profiled"].as_u64().unwrap();
     if profiled == 0 && !has_room_for_huge_pages() {
         // No kernel gives huge pages at will.

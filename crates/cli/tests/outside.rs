@@ -70,6 +70,9 @@ int main(int argc, char **argv) {
         n = 0;
         p = 0;
     }
+#ifdef SYS_memfd_secret
+    if (!strcmp(kind, "secret")) fd = syscall(SYS_memfd_secret, 0);
+#endif
     if (!strcmp(kind, "shm")) fd = shm_open("/terrace-test-outside", O_CREAT | O_RDWR, 0600);
     if (fd >= 0 && !ftruncate(fd, n)) p = mmap(0, n, RW, MAP_SHARED, fd, 0);
     if (!strcmp(kind, "shm")) shm_unlink("/terrace-test-outside");
@@ -181,6 +184,18 @@ impl Bench {
     }
 }
 
+/// Whether a program may have so much memory of `memfd_secret`: it is locked, which has a limit, and kernels are
+/// built, and started, without it.
+fn has_secret_memory(bench: &Bench) -> bool {
+    let mut holder = Process::new("./holder");
+    holder.arg("secret").current_dir(bench.path()).stdin(Stdio::null()).stdout(Stdio::piped());
+    let has = holder.output().unwrap().status.success();
+    if !has {
+        terrace_shown::is_missing("memory of memfd_secret");
+    }
+    has
+}
+
 /// What lies outside for a cause, MiB.
 fn part(report: &Value, cause: &str) -> u64 {
     let causes = report["outside"]["causes"].as_array().into_iter().flatten();
@@ -213,6 +228,9 @@ fn every_kind_of_memory_that_is_not_managed_is_told_for_what_it_is() {
         ("16MiB", "none", ""),
         ("16MiB", "sbrk", ""),
     ];
+    if has_secret_memory(&bench) {
+        kinds.push(("16MiB", "secret", "secret"));
+    }
     if cfg!(target_arch = "x86_64") {
         kinds.push(("16MiB", "raw", "not-asked"));
         kinds.push(("16MiB", "rawbrk", "not-asked"));

@@ -205,6 +205,25 @@ pub enum Action {
         /// What they take where they lie.
         bytes: Bytes,
     },
+    /// Compress pages that lie packed once more, by a codec that packs more tightly and takes longer to
+    /// unpack. The evidence behind it ([`Heat`]) is how often a page that lies there comes back.
+    Recompress {
+        /// The memory that they lie in.
+        tier: TierId,
+        /// Where a page lies that finds no room there; nowhere if what is set free keeps a page in the
+        /// fastest memory.
+        below: Option<TierId>,
+        /// How many there are: at most so many are asked for by nobody.
+        pages: u32,
+        /// What one of them takes where it lies.
+        each: Bytes,
+        /// What this sets free, at least.
+        least: Bytes,
+        /// What is expected.
+        saves: Bytes,
+        /// At most.
+        most: Bytes,
+    },
     /// Zero a free block of the size of a huge page, before a first touch takes it.
     ZeroAhead {
         /// Blocks that are zeroed and free, this one included.
@@ -250,11 +269,13 @@ pub enum ActionClass {
     Prefetch,
     /// [`Action::Reclaim`]
     Reclaim,
+    /// [`Action::Recompress`]
+    Recompress,
 }
 
 impl ActionClass {
     /// Every class, in the order of its index.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Promote,
         Self::Demote,
         Self::Exchange,
@@ -270,6 +291,7 @@ impl ActionClass {
         Self::Rate,
         Self::Prefetch,
         Self::Reclaim,
+        Self::Recompress,
     ];
 
     /// The class's place in per-class tables.
@@ -294,6 +316,7 @@ impl ActionClass {
             Self::Rate => "rate",
             Self::Prefetch => "prefetch",
             Self::Reclaim => "reclaim",
+            Self::Recompress => "recompress",
         }
     }
 }
@@ -317,6 +340,7 @@ impl Action {
             Self::SetPeriod { .. } | Self::Throttle { .. } => ActionClass::Rate,
             Self::Prefetch { .. } => ActionClass::Prefetch,
             Self::Reclaim { .. } => ActionClass::Reclaim,
+            Self::Recompress { .. } => ActionClass::Recompress,
         }
     }
     /// The page it is about, if it is about one (of an exchange: the promoted one).
@@ -445,6 +469,8 @@ pub enum Reason {
     StoreFull,
     /// Memory is touched for the first time.
     NewMemory,
+    /// Packed pages have not been asked for, for long.
+    PackedIdle,
 }
 
 /// An ordered list of proposals. Reused from tick to tick, so that a policy

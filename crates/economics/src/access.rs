@@ -44,7 +44,7 @@ pub(crate) fn saving(
 /// What a touch of a page costs that lies in a tier which is not addressable:
 /// the fault, bringing the content in, and putting another page out when the
 /// fastest tier is short of memory. In cycles; zero for an addressable tier.
-fn refault(tier: TierId, bytes: Bytes, conditions: &Conditions<'_>) -> f64 {
+pub(crate) fn refault(tier: TierId, bytes: Bytes, conditions: &Conditions<'_>) -> f64 {
     if conditions.tier(tier).addressable {
         return 0.0;
     }

@@ -69,6 +69,17 @@ pub struct Account {
 }
 
 impl Account {
+    /// Pages were moved together for a block, after which there was one or was none. What a block brings is
+    /// in the account of the huge page that takes it; here it is only compared with what was predicted.
+    pub(crate) fn found_block(&mut self, class: ActionClass, worth: f64, found: bool) {
+        if class == ActionClass::Compact {
+            let worth = Cycles::from_f64(worth);
+            self.judged += 1;
+            self.judged_predicted_benefit += worth;
+            self.judged_realised_benefit += if found { worth } else { Cycles::ZERO };
+        }
+    }
+
     /// Let pass, with an end that nobody has told yet: such an action waits, or is under way. When a
     /// run is over, these are the actions that it was too short for. What was proposed is the sum of
     /// what was vetoed, held out, completed and aborted, and of these.
@@ -123,14 +134,18 @@ pub const fn benefit_is_observed(class: ActionClass) -> bool {
         | ActionClass::Compact
         | ActionClass::Observe
         | ActionClass::Rate
-        | ActionClass::Reclaim => false,
+        | ActionClass::Reclaim
+        | ActionClass::Recompress => false,
     }
 }
 
-/// Whether anybody observes what the accesses to pages lose by actions of a class: only pages that
-/// moved are watched.
+/// Whether anybody observes what the accesses to pages lose by actions of a class: pages that moved are
+/// watched, and those that come back from a file are counted.
 pub const fn harm_is_observed(class: ActionClass) -> bool {
-    matches!(class, ActionClass::Promote | ActionClass::Demote | ActionClass::Exchange)
+    matches!(
+        class,
+        ActionClass::Promote | ActionClass::Demote | ActionClass::Exchange | ActionClass::Reclaim
+    )
 }
 
 fn ratio(realised: Cycles, predicted: Cycles) -> Option<f64> {

@@ -140,6 +140,7 @@ pub(crate) fn each(proposal: &Proposal, telemetry: &Telemetry, mut with: impl Fn
         | Action::Compact { .. }
         | Action::Prefetch { .. }
         | Action::Reclaim { .. }
+        | Action::Recompress { .. }
         | Action::ZeroAhead { .. } => {}
     }
 }

@@ -1,8 +1,9 @@
 //! Prices actions, decides, and keeps the accounts.
 
 use terrace_core::{
-    Action, ActionClass, Bytes, Cycles, Done, Heat, MAX_TIERS, Nanos, OpId, Outcome, PageRange,
-    PageRef, PageSize, Proposal, Reason, Sample, SampleSource, Telemetry, TierId, Urgency,
+    Abort, Action, ActionClass, Bytes, Cycles, Done, Heat, MAX_TIERS, Nanos, OpId, Outcome,
+    PageRange, PageRef, PageSize, Proposal, Reason, Sample, SampleSource, Telemetry, TierId,
+    Urgency,
 };
 
 use crate::access::{self, Saving};
@@ -14,6 +15,7 @@ use crate::correction::Correction;
 use crate::decision::Decision;
 use crate::guard::{self, Purse, Switch};
 use crate::heat::Rates;
+use crate::held_block::HeldBlock;
 use crate::interval::{Interval, finite};
 use crate::ledger::Ledger;
 use crate::lifetime::Lifetimes;
@@ -23,14 +25,16 @@ use crate::observe;
 use crate::prefetch;
 use crate::prezero;
 use crate::quote::Quote;
+use crate::reclaim;
 use crate::touches::{LookedAt, Touches};
+use crate::walks::LeftOut;
 use crate::watch::{Direction, Move, Watches};
 
 /// Predictions that wait for their outcome. More actions under way than this,
 /// and the oldest predictions are lost (and counted).
 const PENDING: usize = 4096;
 
-/// Actions on many pages that are under way at once: two kinds of walks, and reclaim.
+/// Actions on many pages that are under way at once: two kinds of walks, reclaim, and compressing again.
 const BATCHES: usize = 4;
 
 /// Places of the watch table that are looked at for each decision or outcome:
@@ -81,6 +85,8 @@ pub struct Economist {
     switches: [Switch; CLASSES],
     /// By class: what came of memory that a profile speaks of.
     touches: [Touches; CLASSES],
+    /// A block for which pages are not moved together for a while.
+    held_block: Option<HeldBlock>,
     /// Sets this process's draws apart from those of others that number alike.
     salt: u64,
     /// What deciding itself has cost, as the world has timed it.
@@ -96,6 +102,8 @@ struct Pending {
     predicted: f32,
     gain: f32,
     harm: f32,
+    /// All of its benefit, also what another action has in its account.
+    worth: f32,
     /// What was known then of how good profiles are.
     true_of: f32,
     /// What each access of the page that goes up gains, or of the one that goes
@@ -122,6 +130,7 @@ impl Pending {
             predicted: (ledger.processor * correction) as f32,
             gain: ledger.gain as f32,
             harm: ledger.harm as f32,
+            worth: ledger.benefit.expected as f32,
             // As it was priced: prices bound what places that were touched against all that was said
             // can do to them.
             true_of: conditions.touched() as f32,
@@ -193,6 +202,7 @@ impl Economist {
             purse: Purse::full(),
             switches: Default::default(),
             touches: Default::default(),
+            held_block: None,
             salt: 0,
             own_cost: Cycles::ZERO,
         }
@@ -213,6 +223,7 @@ impl Economist {
         self.switches = Default::default();
         self.own_cost = Cycles::ZERO;
         self.watches.clear();
+        self.held_block = None;
         self.touches.iter_mut().for_each(Touches::forked);
     }
 
@@ -456,8 +467,11 @@ impl Economist {
         let account = &mut self.accounts[class.index()];
         let Outcome::Completed { cost, moved } = done.outcome else {
             // A veto is an end as well, but counted where it was decided.
-            let vetoed = Outcome::Aborted(terrace_core::Abort::Vetoed);
+            let vetoed = Outcome::Aborted(Abort::Vetoed);
             account.aborted += u64::from(done.outcome != vetoed);
+            if let (Some(pending), Outcome::Aborted(Abort::NoMemory)) = (pending, done.outcome) {
+                account.found_block(class, f64::from(pending.worth), false);
+            }
             return;
         };
         account.completed += 1;
@@ -480,6 +494,7 @@ impl Economist {
         account.predicted_cost += predicted(pending.predicted);
         account.predicted_benefit += predicted(pending.gain);
         account.predicted_harm += predicted(pending.harm);
+        account.found_block(class, f64::from(pending.worth), true);
         self.corrections[class.index()].outcome(f64::from(pending.calibrated) * part, cost);
         if by_profile(class) {
             let touches = &mut self.touches[class.index()];
@@ -520,6 +535,42 @@ impl Economist {
     pub fn walked_into(&mut self, used: f64, cost: Cycles) {
         let brought = prefetch::brought(used, cost, &self.calibration);
         self.accounts[ActionClass::Prefetch.index()].realised_benefit += brought;
+    }
+
+    /// Of pages that walks would have had ahead, these were left out, and it is known what came of them:
+    /// beside what was expected, what having them would have spared.
+    pub fn left_out(&mut self, pages: &LeftOut) {
+        if self.mode == Mode::Off {
+            return;
+        }
+        let z = self.calibration.parameters.z;
+        let (predicted, observed) = prefetch::left_out(pages, z, &self.calibration);
+        let account = &mut self.accounts[ActionClass::Prefetch.index()];
+        account.held_out_predicted += predicted;
+        account.held_out_observed += observed;
+    }
+
+    /// So many pages have come back from the file that reclaim has put them in, each after such a time of
+    /// reading; nothing where nobody times it.
+    pub fn came_back(&mut self, pages: u64, each: Nanos) {
+        if self.mode == Mode::Off {
+            return;
+        }
+        let each = if each.is_zero() { reclaim::READ } else { each };
+        let harm = self.calibration.clock.cycles(each) * pages;
+        self.accounts[ActionClass::Reclaim.index()].realised_harm += harm;
+    }
+
+    /// A huge page is wanted, and the kernel has a free block for it or has none. To be told before
+    /// moving pages together is proposed: where that was held out, it says what has become without it.
+    pub fn saw_blocks(&mut self, is_any: bool, now: Nanos) {
+        let Some(held) = self.held_block else { return };
+        if let Some(observed) = held.judge(is_any, now) {
+            let account = &mut self.accounts[ActionClass::Compact.index()];
+            account.held_out_predicted += held.worth();
+            account.held_out_observed += observed;
+            self.held_block = None;
+        }
     }
 
     /// A place that a profile speaks of was held out, and looked at later: what was touched of it
@@ -615,7 +666,9 @@ impl Economist {
             return self.watches.has_room(page, self.now)
                 && guard::is_held_out(number, self.salt, one_in);
         }
-        by_profile(proposal.action.class()) && guard::is_held_out(proposal.op.0, self.salt, one_in)
+        let class = proposal.action.class();
+        (by_profile(class) || class == ActionClass::Compact)
+            && guard::is_held_out(proposal.op.0, self.salt, one_in)
     }
 
     /// Whether it pays, and what follows from that.
@@ -628,8 +681,11 @@ impl Economist {
         let parameters = self.calibration.parameters;
         // One page in so many is left where it is for all of its time, however often it is proposed
         // meanwhile: or else it would move with the next tick, and nothing would have been seen.
-        let stays =
-            moved_up(&proposal.action).is_some_and(|page| self.watches.holds_out(page, self.now));
+        let stays = match proposal.action {
+            // Neither is a block made for another one meanwhile.
+            Action::Compact { .. } => self.held_block.is_some_and(|held| !held.is_over(self.now)),
+            action => moved_up(&action).is_some_and(|page| self.watches.holds_out(page, self.now)),
+        };
         if model::pays(&proposal.action, ledger.benefit, ledger.cost, hurdle) {
             if !self.mode.refuses() {
                 return Verdict::Passed;
@@ -748,8 +804,14 @@ impl Economist {
         if place.as_ref().is_some_and(|p| p.op == op) { place.take() } else { None }
     }
 
-    /// Watches a page that stays where it is, for comparison.
+    /// Watches a page that stays where it is, or a block that is not made, for comparison.
     fn watch_held_out(&mut self, proposal: &Proposal, pending: &Pending) {
+        if let Action::Compact { .. } = proposal.action {
+            if self.held_block.is_none_or(|held| held.is_over(self.now)) {
+                self.held_block = Some(HeldBlock::new(f64::from(pending.worth), self.now));
+            }
+            return;
+        }
         let Some(page) = moved_up(&proposal.action) else { return };
         // As for those that are carried out: of an exchange, the harm is the other page's.
         let harm = match proposal.action {
@@ -801,23 +863,25 @@ fn ladder(action: &Action) -> (TierId, TierId) {
         Action::Exchange { fast, slow, .. } => (fast, slow),
         Action::Place { to, instead, .. } => (to.min(instead), to.max(instead)),
         // What they take or set free is the fastest tier's.
-        Action::Prefetch { from: Some(from), .. } | Action::Reclaim { from, .. } => {
-            (TierId::FASTEST, from)
-        }
+        Action::Prefetch { from: Some(from), .. }
+        | Action::Reclaim { from, .. }
+        | Action::Recompress { tier: from, .. } => (TierId::FASTEST, from),
         _ => (TierId(0), TierId(1)),
     }
 }
 
 /// Whether an action is on many pages that are not named, and goes on for a while.
 fn is_batch(action: &Action) -> bool {
-    matches!(action, Action::Prefetch { .. } | Action::Reclaim { .. })
+    matches!(action, Action::Prefetch { .. } | Action::Reclaim { .. } | Action::Recompress { .. })
 }
 
 /// Of an action on many pages that goes on until the next one of its kind is decided, the part that
 /// was carried out: more than all of it if there were more.
 fn part_done(action: &Action, moved: Bytes) -> f64 {
     match *action {
-        Action::Prefetch { pages, .. } | Action::Reclaim { pages, .. } => {
+        Action::Prefetch { pages, .. }
+        | Action::Reclaim { pages, .. }
+        | Action::Recompress { pages, .. } => {
             let all = PageSize::Base.bytes() * u64::from(pages.max(1));
             finite(moved.as_f64() / all.as_f64())
         }

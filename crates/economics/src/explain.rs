@@ -107,6 +107,11 @@ impl<S: AsRef<str>> fmt::Display for Explanation<'_, S> {
                 Count(blocks.get(), "zeroed block"),
             )?,
             Action::Reclaim { .. } => write!(f, "\n    evidence: {}", Returns(&d.heat))?,
+            Action::Recompress { each, least, saves, most, .. } => write!(
+                f,
+                "\n    evidence: {saves} [{least}, {most}] set free of {each} a page; {}",
+                Returns(&d.heat)
+            )?,
             Action::Place { mapped, .. } if d.heat == Heat::default() => write!(
                 f,
                 "\n    evidence: none of its own: as the average page of {mapped} that are mapped"
@@ -247,6 +252,9 @@ impl<S: AsRef<str>> Explanation<'_, S> {
                 self.tier(from),
                 self.tier(to)
             ),
+            Action::Recompress { tier, pages, .. } => {
+                write!(f, "recompress {} in {}", Count(pages.into(), "page"), self.tier(tier))
+            }
         }
     }
 }
@@ -315,6 +323,7 @@ impl fmt::Display for Turn<'_> {
                 Action::Prefetch { .. } | Action::Prezero { .. } => "whatever came of others",
                 Action::ZeroAhead { .. } => "however many are wanted",
                 action if model::turns_on_worth(&action) => "whatever memory is worth",
+                Action::Recompress { .. } => "whatever it is expected to set free",
                 _ => "at any access rate",
             };
             return write!(f, "{now} {any}");
@@ -488,6 +497,7 @@ impl Turn<'_> {
             Action::Compact { wanted, .. } | Action::ZeroAhead { wanted, .. } => {
                 PerSecond(wanted.as_f64())
             }
+            Action::Recompress { saves, .. } => PerSecond(saves.as_f64()),
             // More of them never make it pay less, nor does room that is worth more; a bound on moves
             // is the other way round.
             Action::Throttle { .. } => PerSecond(if self.pays { 0.0 } else { f64::INFINITY }),
@@ -524,6 +534,9 @@ impl Turn<'_> {
             Action::Prefetch { known, .. } => return self.of_outcomes(rate, known, "asked for"),
             Action::Prezero { known, .. } => return self.of_outcomes(rate, known, "used"),
             Action::Reclaim { .. } => "returns of a page",
+            Action::Recompress { .. } => {
+                return format!("{} set free", Bytes::from_f64(rate.get()));
+            }
             action if model::turns_on_worth(&action) => {
                 let earned = amount(rate.get() * Bytes::mib(1).as_f64());
                 return format!("{earned}/s that a MiB of fast memory earns");

@@ -14,7 +14,7 @@
 //! | [`heat`] | from a policy's evidence to access rates with bounds |
 //! | `access` | what the program's accesses gain or lose |
 //! | `movement` | what moving the bytes costs |
-//! | `promote`, `demote`, `exchange`, `prezero`, `collapse`, `context`, `split`, `first_touch`, `populate`, `place`, `compact`, `prefetch`, `reclaim`, `zero_ahead` | the models, one action each |
+//! | `promote`, `demote`, `exchange`, `prezero`, `collapse`, `context`, `split`, `first_touch`, `populate`, `place`, `compact`, `prefetch`, `reclaim`, `recompress`, `zero_ahead` | the models, one action each |
 //! | [`division`] | the model of dividing one budget between a program's memory and its files' |
 //! | [`managing`] | the model of managing memory that fits, for a profile's sake |
 //! | [`packing`] | how tightly a page that leaves is packed |
@@ -24,7 +24,7 @@
 //! | [`model`] | from an action to its model; where a decision turns |
 //! | [`alternative`] | what else could be done, and at which price |
 //! | `quote`, `correction`, `lifetime` | what is learnt: prices of memory, real costs, horizons |
-//! | `watch`, `touches`, [`account`] | predicted and realised |
+//! | `watch`, `touches`, `held_block`, [`account`] | predicted and realised |
 //! | [`decision`], [`explain`] | the result, and the result in words |
 //! | [`economist`] | the one object that worlds drive |
 
@@ -46,6 +46,7 @@ pub mod explain;
 mod first_touch;
 mod guard;
 pub mod heat;
+mod held_block;
 pub mod interval;
 pub mod ledger;
 mod lifetime;
@@ -62,6 +63,7 @@ mod prezero;
 mod promote;
 mod quote;
 mod reclaim;
+mod recompress;
 mod split;
 mod touches;
 pub mod walks;

@@ -1,6 +1,6 @@
 //! From an action to its model, and the rate at which a decision turns.
 
-use terrace_core::{Action, Cycles, Heat, HugePages, PerSecond, Proposal, TierId};
+use terrace_core::{Action, Bytes, Cycles, Heat, HugePages, PerSecond, Proposal, TierId};
 
 use crate::conditions::{Conditions, RATE_MAX};
 use crate::heat::Rates;
@@ -9,7 +9,7 @@ use crate::ledger::Ledger;
 use crate::observe::{self, Look};
 use crate::{
     collapse, compact, context, demote, exchange, first_touch, place, populate, prefetch, prezero,
-    promote, reclaim, split, zero_ahead,
+    promote, reclaim, recompress, split, zero_ahead,
 };
 
 /// Whether an action is decided on by its expected benefit: what is done to learn, or rests on
@@ -73,6 +73,10 @@ pub fn price(proposal: &Proposal, conditions: &Conditions<'_>) -> Ledger {
         }
         Action::Reclaim { from, to, pages, bytes } => {
             reclaim::price(heat, (pages, bytes), (from, to), conditions)
+        }
+        Action::Recompress { tier, below, pages, each, least, saves, most } => {
+            let evidence = recompress::Evidence { pages, each, saves: [least, saves, most] };
+            recompress::price(heat, &evidence, (tier, below), conditions)
         }
         Action::ZeroAhead { blocks, wanted, spares } => {
             zero_ahead::price((blocks, wanted), spares, page, conditions)
@@ -162,6 +166,22 @@ fn turned(action: &Action) -> Option<Turned> {
                 other => other,
             },
             f64::from(u32::MAX),
+        )),
+        // Bytes that are set free, with bounds as far apart as they are.
+        Action::Recompress { pages, each, .. } => Some((
+            |action, bytes| match action {
+                Action::Recompress { tier, below, pages, each, least, saves, most } => {
+                    let of = |bound: Bytes, otherwise: f64| {
+                        let share = bound / saves;
+                        Bytes::from_f64(bytes * if share.is_finite() { share } else { otherwise })
+                    };
+                    let (least, most) = (of(least, 0.0), of(most, 2.0));
+                    let saves = Bytes::from_f64(bytes);
+                    Action::Recompress { tier, below, pages, each, least, saves, most }
+                }
+                other => other,
+            },
+            f64::from(pages) * each.as_f64(),
         )),
         _ => None,
     }

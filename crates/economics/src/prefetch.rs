@@ -16,6 +16,7 @@ use crate::conditions::Conditions;
 use crate::interval::{Interval, finite};
 use crate::ledger::{Ledger, TermKind};
 use crate::prezero;
+use crate::walks::LeftOut;
 
 /// What is expected before anything was seen, and how many pages that were left out weigh as much:
 /// a walk is only followed where faults came one behind the other, and most of such go on.
@@ -74,6 +75,13 @@ pub(crate) fn fault(calibration: &Calibration) -> f64 {
 /// What pages that were asked for have brought, where bringing those in has cost so much.
 pub(crate) fn brought(used: f64, cost: Cycles, calibration: &Calibration) -> Cycles {
     cost + Cycles::from_f64(finite(used).max(0.0) * fault(calibration))
+}
+
+/// What having pages ahead that were left out was expected to spare, and would have: their faults.
+pub(crate) fn left_out(pages: &LeftOut, z: f64, calibration: &Calibration) -> (Cycles, Cycles) {
+    let expected = asked_for(pages.before.0, pages.before.1, z).expected;
+    let faults = |pages: f64| Cycles::from_f64(pages * fault(calibration));
+    (faults(pages.known as f64 * expected), faults(pages.used as f64))
 }
 
 /// The share of pages that will be asked for.

@@ -14,7 +14,7 @@ use crate::ledger::{Ledger, TermKind};
 
 /// What reading a page takes where none has been read yet: at random, of a virtual disk
 /// (`docs/decisions/0006-spill-file.md`).
-const READ: Nanos = Nanos::micros(265);
+pub(crate) const READ: Nanos = Nanos::micros(265);
 
 /// Prices so many pages that take so much packed. Pure.
 pub(crate) fn price(

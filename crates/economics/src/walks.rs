@@ -71,6 +71,19 @@ pub struct Became {
     /// Of pages that came, so many were asked for, as far as can be told by those that were left out;
     /// bringing those in has cost so much.
     pub brought: Option<(f64, Cycles)>,
+    /// Those that were left out, as far as something has become known of any.
+    pub left_out: Option<LeftOut>,
+}
+
+/// Pages that were left out to see what becomes of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// So many of those were asked for.
+    pub used: u64,
+    /// It is known of so many.
+    pub known: u64,
+    /// What was known before: so many were asked for, of so many.
+    pub before: (u32, u32),
 }
 
 /// What the economist is to be asked about.
@@ -155,7 +168,9 @@ impl Book {
     /// Takes in what has become of walks, without a question: for the end of a run, whose last pages
     /// would be in no account.
     pub fn settle(&mut self, counts: &Counts, clock: Frequency) -> Became {
+        let before = self.evidence;
         let (used, known) = self.learn(counts);
+        let left_out = (known > 0).then_some(LeftOut { used, known, before });
         let ended = self.proposal.take().map(|proposal| {
             let came = counts.came - self.settled;
             self.settled = counts.came;
@@ -170,7 +185,7 @@ impl Book {
             let (came, cost) = core::mem::take(&mut self.unjudged);
             (came as f64 * share, Cycles::from_f64(cost.as_f64() * share))
         });
-        Became { ended, brought }
+        Became { ended, brought, left_out }
     }
 
     /// The economist has answered: with the proposal if it lets that pass.
@@ -254,6 +269,8 @@ mod tests {
         assert_eq!(outcome, Outcome::Completed { cost: Cycles(80_000), moved });
         let (used, cost) = question.became.brought.expect("something is known");
         assert!((used - 30.0).abs() < 1e-9 && cost == Cycles(60_000), "{used} {cost}");
+        let left_out = LeftOut { used: 3, known: 4, before: (0, 0) };
+        assert_eq!(question.became.left_out, Some(left_out));
         assert!(book.look(&counts, CLOCK).is_none(), "nothing is new");
     }
 

@@ -92,7 +92,8 @@ mod tests {
             touched: 1.0,
         };
         let price = |wanted, busy| {
-            let telemetry = Telemetry { cpu_load: busy, ..telemetry };
+            let mut telemetry = telemetry;
+            telemetry.cpu_load = busy;
             let conditions = Conditions::new(&telemetry, &prices, market);
             let blocks = (HugePages(100), HugePages(wanted));
             super::price(blocks, Cycles(526_000), PageSize::Huge, &conditions)

@@ -71,6 +71,13 @@ fn prezero(used: u32) -> Action {
 const RECLAIM: Action =
     Action::Reclaim { from: SLOW, to: TierId(2), pages: 190, bytes: Bytes::kib(256) };
 
+/// A thousand pages that are compressed again, of which this is to set so much free.
+fn recompress(below: Option<TierId>, saves: Bytes) -> Action {
+    let (least, most) = (saves / 2, saves * 2);
+    let each = Bytes(1500);
+    Action::Recompress { tier: SLOW, below, pages: 1000, each, least, saves, most }
+}
+
 /// The tenth of ten blocks, of which six are wanted.
 const ZERO_AHEAD: Action =
     Action::ZeroAhead { blocks: HugePages(10), wanted: HugePages(6), spares: Cycles(526_000) };
@@ -123,6 +130,8 @@ fn actions() -> Vec<Action> {
     base.push(prefetch(Some(SLOW), 60, 64));
     base.push(prefetch(None, 0, 0));
     base.push(RECLAIM);
+    base.push(recompress(None, Bytes::kib(300)));
+    base.push(recompress(Some(TierId(2)), Bytes::kib(300)));
     base
 }
 
@@ -147,7 +156,7 @@ fn worlds() -> Vec<(Action, Telemetry, Calibration)> {
 }
 
 /// How many those are.
-const WORLDS: usize = 19 + 2 * 4;
+const WORLDS: usize = 21 + 2 * 4;
 
 #[test]
 fn every_action_has_both_sides() {
@@ -456,6 +465,33 @@ fn reclaim_to_a_file_turns_where_its_pages_come_back_too_often() {
     assert!(ledger(RECLAIM, &roomy, market()).benefit.high <= 0.0);
 }
 
+/// What is set free keeps other pages near; that is worth something only while room is short.
+#[test]
+fn compressing_again_turns_on_what_it_sets_free() {
+    let mut telemetry = laptop_telemetry();
+    telemetry.tiers[1].free = Bytes::ZERO;
+    let calibration = calibration();
+    let conditions = conditions(&telemetry, &calibration);
+    let hurdle = 1.0 + calibration.parameters.hysteresis;
+    let margins = [None, Some(TierId(2))].map(|below| {
+        let with = |saves| Proposal {
+            page_size: PageSize::Base,
+            ..proposal(recompress(below, saves), heat(10.0, 0.0, 100))
+        };
+        let margin = |saves: f64| price(&with(Bytes::from_f64(saves)), &conditions).margin(hurdle);
+        let now = with(Bytes::kib(300));
+        let turn = flip(&now, &price(&now, &conditions), &conditions).expect("it turns").get();
+        assert!(turn > 4096.0, "{below:?} {turn}");
+        assert!(margin(turn * 1.01) > 0.0 && margin(turn * 0.99) < 0.0, "{below:?} {turn}");
+        margin(Bytes::kib(300).as_f64())
+    });
+    assert!(margins[1] > margins[0], "a file is slower than memory: {margins:?}");
+    // While there is room where they are, nothing is gained.
+    let roomy = laptop_telemetry();
+    let ledger = ledger(recompress(None, Bytes::kib(300)), &roomy, market());
+    assert!(ledger.benefit.high <= 0.0 && ledger.cost.expected > 0.0);
+}
+
 /// Of new memory nobody knows anything but what is known of its neighbours.
 #[test]
 fn new_memory_turns_where_it_says_that_it_turns() {
@@ -612,6 +648,10 @@ proptest! {
                 from: Some(SLOW), pages: d, window: u32::from(c), used: d, known: u32::from(c),
             },
             Action::Reclaim { from: SLOW, to: TierId(c as u8), pages: d, bytes: Bytes(a) },
+            Action::Recompress {
+                tier: SLOW, below: Some(TierId(c as u8)), pages: d, each: Bytes(c.into()),
+                least: Bytes(b), saves: Bytes(a), most: Bytes(b),
+            },
             Action::ZeroAhead { blocks: HugePages(a), wanted: HugePages(b), spares: Cycles(b) },
         ] {
             let mut proposal = of(action);

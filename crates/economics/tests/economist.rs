@@ -12,6 +12,7 @@ use terrace_core::{
     Nanos, OpId, Outcome, PageNo, PageRange, PageSize, Pages, PerSecond, Proposal, RegionId,
     Sample, SampleSource, Telemetry, Urgency,
 };
+use terrace_economics::walks::LeftOut;
 use terrace_economics::{
     Account, Alternative, Balance, Calibration, Decision, Economist, Interval, LookedAt, Mode,
     TermKind, Verdict,
@@ -224,6 +225,83 @@ fn what_a_block_is_for_is_in_the_account_of_the_huge_page_that_takes_it() {
     let account = economist.account(ActionClass::Compact);
     assert!(account.predicted_benefit.is_zero(), "{account:?}");
     assert!(!account.predicted_cost.is_zero() && account.realised_cost == Cycles(70_000));
+}
+
+/// A block that is wanted, and that averts much; none is free.
+fn wanted_block(op: u64) -> Proposal {
+    let (blocks, brings, within) = (HugePages(1), Cycles(1_000_000_000), Nanos::SECOND);
+    let wanted = blocks;
+    let action = Action::Compact { blocks, wanted, brings, within, left: within, pages: Pages(9) };
+    Proposal { op: OpId(op), action, ..hot() }
+}
+
+#[test]
+fn whether_moving_pages_together_has_made_a_block_is_compared_with_what_was_predicted() {
+    let (mut economist, telemetry) = (enforcing(), optane_telemetry());
+    for (op, outcome) in [
+        (1, Outcome::Completed { cost: Cycles(70_000), moved: Bytes::kib(36) }),
+        (2, Outcome::Aborted(Abort::NoMemory)),
+        (3, Outcome::Aborted(Abort::Busy)),
+    ] {
+        let proposal = wanted_block(op);
+        assert!(economist.decide(&proposal, &telemetry).passes);
+        economist.settle(&Done { proposal, outcome }, &telemetry);
+    }
+    let account = economist.account(ActionClass::Compact);
+    assert_eq!((account.completed, account.aborted, account.judged), (1, 2, 2));
+    assert!(account.benefit_ratio().is_some_and(|ratio| (ratio - 0.5).abs() < 1e-6), "{account:?}");
+    assert!(account.realised_benefit.is_zero(), "it is in the account of the huge page");
+}
+
+/// Programs end and give memory back: a block may come without anybody who moves pages.
+#[test]
+fn a_block_that_is_not_made_says_what_making_it_would_have_brought() {
+    for (comes, ratio) in [(true, 0.0), (false, 1.0)] {
+        let (mut economist, mut telemetry) = (holding_out(1), optane_telemetry());
+        let begin = telemetry.now;
+        let first = economist.decide(&wanted_block(1), &telemetry);
+        assert_eq!(first.verdict, Verdict::HeldOut);
+        telemetry.now = begin + Nanos::millis(100);
+        economist.saw_blocks(false, telemetry.now);
+        let second = economist.decide(&wanted_block(2), &telemetry);
+        assert_eq!(second.verdict, Verdict::HeldOut, "none is made meanwhile");
+        let account = economist.account(ActionClass::Compact);
+        assert_eq!((account.held_out, account.vetoed), (1, 1), "it is the same one");
+        assert_eq!(account.held_out_ratio(), None, "it may still come");
+        telemetry.now = begin + if comes { Nanos::millis(200) } else { Nanos::SECOND };
+        economist.saw_blocks(comes, telemetry.now);
+        let account = economist.account(ActionClass::Compact);
+        let found = account.held_out_ratio().expect("it is known");
+        assert!((found - ratio).abs() < 1e-6, "{found}");
+        economist.saw_blocks(!comes, telemetry.now);
+        assert_eq!(economist.account(ActionClass::Compact).held_out_ratio(), Some(found), "once");
+    }
+}
+
+#[test]
+fn pages_that_were_left_out_of_walks_say_what_having_them_would_have_spared() {
+    let mut economist = enforcing();
+    let account = |economist: &Economist| *economist.account(ActionClass::Prefetch);
+    economist.left_out(&LeftOut { used: 6, known: 8, before: (0, 0) });
+    let ratio = account(&economist).held_out_ratio().expect("something is known");
+    // Nine of ten are expected before anything is known.
+    assert!((ratio - 0.75 / 0.9).abs() < 1e-6, "{ratio}");
+    assert_eq!(account(&economist).held_out, 0, "single pages are no proposals");
+    assert!(account(&economist).net().abs() < 1e-9);
+}
+
+#[test]
+fn what_comes_back_from_a_file_is_what_reclaim_has_cost() {
+    let mut economist = enforcing();
+    let harm = |economist: &Economist| economist.account(ActionClass::Reclaim).realised_harm;
+    economist.came_back(10, Nanos::micros(100));
+    assert_eq!(harm(&economist), optane().clock.cycles(Nanos::micros(100)) * 10);
+    let timed = harm(&economist);
+    economist.came_back(1, Nanos::ZERO);
+    assert_eq!(harm(&economist) - timed, optane().clock.cycles(Nanos::micros(265)));
+    let mut off = Economist::new(Mode::Off, optane());
+    off.came_back(10, Nanos::micros(100));
+    assert!(harm(&off).is_zero());
 }
 
 /// What is in the accounts when a process forks is the parent's: a child that reported it again

@@ -212,6 +212,37 @@ fn reclaim_to_a_file_says_what_leaves_and_how_often_it_comes_back() {
     assert!(!text.contains("instead:"), "there is no choice: {text}");
 }
 
+#[test]
+fn compressing_again_says_what_it_sets_free_and_how_much_would_be_enough() {
+    use terrace_core::Bytes;
+    let mut economist = Economist::new(Mode::Enforce, laptop());
+    let mut proposal = promote(heat(0.25, 0.0, 3));
+    proposal.action = Action::Recompress {
+        tier: common::SLOW,
+        below: None,
+        pages: 190,
+        each: Bytes(1536),
+        least: Bytes::kib(20),
+        saves: Bytes::kib(60),
+        most: Bytes::kib(140),
+    };
+    proposal.reason = Reason::PackedIdle;
+    let mut telemetry = laptop_telemetry();
+    telemetry.tiers[1].free = Bytes::ZERO;
+    let text = economist.decide(&proposal, &telemetry).explain(&["dram", "lz4"]).to_string();
+    for part in [
+        "recompress 190 pages in lz4 (PackedIdle): ",
+        " set free\n",
+        "evidence: 60.0 KiB [20.0 KiB, 140 KiB] set free of 1.50 KiB a page; 3 pages came back in 1.00 s",
+        "+ freed memory",
+        "- refault",
+        "- store",
+        "instead:  nothing, ",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
 /// A bound above all that moves costs nothing, brings nothing, and passes: 0 is not more than 0.
 #[test]
 fn the_rule_of_what_counts_as_expected_is_told_as_it_is() {

@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use terrace_core::{Bytes, Nanos};
 use terrace_live::sys;
 
 use crate::files::{Root, write};
+use crate::repack::{self, Idle, Permission, Repacked, Turns};
 use crate::setup::zram;
 
 /// How often idle pages are looked for.
@@ -24,8 +25,8 @@ const IDLE: u64 = 30;
 /// Size of a page, and of zram's units in `bd_stat`.
 const PAGE: u64 = 4096;
 
-/// What a device is asked to do for idle pages.
-#[derive(Clone, Debug)]
+/// What a device is asked to do for idle pages, and what it has done: a field each.
+#[derive(Debug)]
 pub struct Tending {
     root: Root,
     device: u32,
@@ -43,6 +44,15 @@ pub struct Tending {
     took: Nanos,
     /// Bytes of the programs' pages for each byte of the store, when it was asked to write last.
     ratio: f64,
+    /// The answer whether pages are compressed again in the next turn; `None` where nobody is asked, and
+    /// they always are.
+    permission: Option<Arc<Permission>>,
+    /// Whether the budget is for what the store takes, too.
+    in_budget: bool,
+    /// What turns have set free.
+    turns: Turns,
+    /// What the last turn has compressed again, until it is told.
+    repacked: Option<Repacked>,
 }
 
 /// Pages that were written to a device's file since it was told last, and what is known of those that lie
@@ -101,7 +111,20 @@ impl Tending {
             told: Bytes::ZERO,
             took: Nanos::ZERO,
             ratio: 1.0,
+            permission: None,
+            in_budget: false,
+            turns: Turns::begin(sys::now()),
+            repacked: None,
         }
+    }
+
+    /// Somebody is asked before idle pages are compressed again ([`Keeper::take_question`]). `in_budget`
+    /// says whether the run's budget is for what the store takes, too.
+    #[must_use]
+    pub fn priced(mut self, in_budget: bool) -> Self {
+        self.permission = Some(Arc::default());
+        self.in_budget = in_budget;
+        self
     }
 
     fn set(&self, file: &str, text: &str) -> io::Result<()> {
@@ -119,8 +142,8 @@ impl Tending {
                 done => done?,
             }
         }
-        if self.recompresses {
-            self.set("recompress", "type=idle")?;
+        if self.recompresses && self.permission.as_ref().is_none_or(|it| it.take()) {
+            self.repack()?;
         }
         if let (Some(limit), Some(held)) = (self.limit, zram::held(&self.root, &[self.device])) {
             let excess = held.memory - limit.min(held.memory);
@@ -139,6 +162,65 @@ impl Tending {
             self.set("idle", "all")?;
         }
         Ok(())
+    }
+
+    /// Has idle pages compressed again.
+    fn repack(&mut self) -> io::Result<()> {
+        let (now, held) = (sys::now(), zram::held(&self.root, &[self.device]));
+        let there = held.map_or(0, |held| held.original.get() / PAGE);
+        let pages = self.turns.due(now, self.idle(), there);
+        let before = zram::packed(&self.root, self.device);
+        let begin = sys::thread_cpu();
+        self.set("recompress", "type=idle")?;
+        let took = sys::thread_cpu() - begin;
+        // Pages that come meanwhile make it less, and never more.
+        let after = zram::packed(&self.root, self.device);
+        let freed = before.zip(after).map_or(Bytes::ZERO, |(before, after)| before - after);
+        self.turns.took(pages, freed);
+        self.repacked = Some(Repacked { pages, freed, took });
+        Ok(())
+    }
+
+    /// How long a page is not asked for before it is idle.
+    fn idle(&self) -> Nanos {
+        if self.ages { Nanos::seconds(IDLE) } else { Nanos(EVERY.as_nanos() as u64) }
+    }
+
+    /// What the last turn has compressed again, once.
+    pub fn take_repacked(&mut self) -> Option<Repacked> {
+        self.repacked.take()
+    }
+
+    /// Idle pages that may be compressed again in the next turn; `None` without any, and where nobody is
+    /// to be asked. To be called once a turn.
+    pub fn look(&mut self) -> Option<Idle> {
+        self.permission.as_ref().filter(|_| self.recompresses)?;
+        let held = zram::held(&self.root, &[self.device])?;
+        let (now, idle, there) = (sys::now(), self.idle(), held.original.get() / PAGE);
+        let traffic = repack::traffic(&self.root, self.device).unwrap_or((0, there));
+        self.turns.count(now, idle, traffic);
+        let pages = self.turns.due(now, idle, there);
+        if pages == 0 {
+            return None;
+        }
+        let each = Bytes(held.memory.get() / there.max(1));
+        let room = match self.limit {
+            Some(limit) => (limit, limit - held.memory),
+            // What is taken there is missing in the budget.
+            None if self.in_budget => (held.memory, Bytes::ZERO),
+            None => machine(&self.root),
+        };
+        let (returned, window) = self.turns.returned(now, traffic.0);
+        Some(Idle {
+            pages,
+            each,
+            saves: self.turns.saves(pages, each),
+            room,
+            has_file: self.limit.is_some(),
+            returned,
+            there,
+            window,
+        })
     }
 
     /// What was written since the last call, if anything was.
@@ -163,6 +245,16 @@ impl Tending {
     }
 }
 
+/// The machine's memory, and what of it is available; nothing where the kernel does not tell.
+fn machine(root: &Root) -> (Bytes, Bytes) {
+    let text = root.read("/proc/meminfo").unwrap_or_default();
+    let field = |name: &str| {
+        let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+        rest.split_ascii_whitespace().next()?.parse().ok().map(Bytes::kib)
+    };
+    field("MemTotal:").zip(field("MemAvailable:")).unwrap_or_default()
+}
+
 /// A thread that takes turns until this is dropped.
 #[derive(Debug)]
 pub struct Keeper {
@@ -170,8 +262,17 @@ pub struct Keeper {
     stop: Option<SyncSender<()>>,
     cpu: Arc<AtomicU64>,
     failed: Arc<Mutex<Option<io::Error>>>,
-    written: Arc<Mutex<Vec<Written>>>,
+    told: Arc<Mutex<Told>>,
+    permission: Option<Arc<Permission>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What turns have done since it was asked for last, and what is to be asked.
+#[derive(Debug, Default)]
+struct Told {
+    written: Vec<Written>,
+    repacked: Vec<Repacked>,
+    question: Option<Idle>,
 }
 
 impl Keeper {
@@ -182,16 +283,21 @@ impl Keeper {
     pub fn start(mut tending: Tending) -> io::Result<Self> {
         let (stop, stopped) = sync_channel::<()>(0);
         let (cpu, failed) = (Arc::<AtomicU64>::default(), Arc::<Mutex<_>>::default());
-        let written = Arc::<Mutex<Vec<Written>>>::default();
-        let (spent, wrong, told) = (Arc::clone(&cpu), Arc::clone(&failed), Arc::clone(&written));
+        let told = Arc::<Mutex<Told>>::default();
+        let permission = tending.permission.clone();
+        let (spent, wrong, tell) = (Arc::clone(&cpu), Arc::clone(&failed), Arc::clone(&told));
         let builder = thread::Builder::new().name("terrace-store".into());
         let thread = builder.spawn(move || {
             while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 let begin = sys::thread_cpu();
                 let done = tending.turn();
-                if let Some(written) = tending.take_written() {
-                    told.lock().unwrap_or_else(PoisonError::into_inner).push(written);
-                }
+                let (written, repacked) = (tending.take_written(), tending.take_repacked());
+                let question = tending.look();
+                let mut told = tell.lock().unwrap_or_else(PoisonError::into_inner);
+                told.written.extend(written);
+                told.repacked.extend(repacked);
+                told.question = question;
+                drop(told);
                 spent.fetch_add(sys::thread_cpu().saturating_sub(begin).get(), Ordering::Relaxed);
                 if let Err(error) = done {
                     *wrong.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
@@ -199,7 +305,7 @@ impl Keeper {
                 }
             }
         })?;
-        Ok(Self { stop: Some(stop), cpu, failed, written, thread: Some(thread) })
+        Ok(Self { stop: Some(stop), cpu, failed, told, permission, thread: Some(thread) })
     }
 
     /// Processor time since the last call.
@@ -209,13 +315,34 @@ impl Keeper {
 
     /// What was written to the file since the last call, one entry a turn.
     pub fn take_written(&self) -> Vec<Written> {
-        std::mem::take(&mut *self.written.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.told().written)
     }
 
-    /// Ends it; what was written to the file since that was asked for last.
-    pub fn finish(mut self) -> Vec<Written> {
+    /// What was compressed again since the last call, one entry a turn.
+    pub fn take_repacked(&self) -> Vec<Repacked> {
+        std::mem::take(&mut self.told().repacked)
+    }
+
+    /// Idle pages that are compressed again in the next turn if [`Keeper::answer`] says so by then; `None`
+    /// if nothing is to be asked.
+    pub fn take_question(&self) -> Option<Idle> {
+        self.told().question.take()
+    }
+
+    /// Answers the last question.
+    pub fn answer(&self, may: bool) {
+        if let Some(permission) = &self.permission {
+            permission.give(may);
+        }
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends its turns: what the last one has done is there to be taken.
+    pub fn finish(&mut self) {
         self.end();
-        self.take_written()
     }
 
     fn end(&mut self) {
@@ -284,6 +411,52 @@ mod tests {
         Tending::new(root.clone(), 3, true, Some(Bytes::mib(32))).turn().unwrap();
         assert_eq!(text(&root, "recompress"), "type=idle");
         assert_eq!(text(&root, "writeback"), "");
+    }
+
+    /// Where somebody is asked, pages are compressed again in turns that were let pass, and told.
+    #[test]
+    fn pages_are_compressed_again_only_in_turns_that_were_let_pass() {
+        let (_directory, root) = device();
+        let stat = |file: &str, text: &str| fs::write(zram::control(&root, 3).join(file), text);
+        fs::create_dir_all(root.path("/proc")).unwrap();
+        fs::write(root.path("/proc/meminfo"), "MemTotal: 4096 kB\nMemAvailable: 1024 kB\n")
+            .unwrap();
+        let mut tending = Tending::new(root.clone(), 3, true, None).priced(false);
+        let permission = tending.permission.clone().expect("it asks");
+        // Idle is what nobody has read since the last turn.
+        tending.ages = false;
+        tending.turns = Turns::begin(0);
+        let written = |pages: u64| format!("0 0 80 0 0 0 {} 0\n", pages * 8);
+        stat("stat", &written(500)).unwrap();
+        assert_eq!(tending.look(), None, "nothing is idle yet");
+        tending.turns.count(0, Nanos::ZERO, (10, 500));
+        let idle = tending.look().expect("pages that were written at the beginning");
+        assert_eq!((idle.pages, idle.there, idle.each), (500, 16_384, Bytes(2048)));
+        assert_eq!((idle.room, idle.has_file), ((Bytes::mib(4), Bytes::mib(1)), false));
+        tending.turn().unwrap();
+        assert_eq!((text(&root, "recompress"), tending.take_repacked()), (String::new(), None));
+
+        permission.give(true);
+        tending.turn().unwrap();
+        assert_eq!(text(&root, "recompress"), "type=idle");
+        let repacked = tending.take_repacked().expect("a turn");
+        assert_eq!((repacked.pages, repacked.freed), (500, Bytes::ZERO));
+        assert_eq!(tending.look(), None, "nothing is due any more");
+        stat("recompress", "").unwrap();
+        tending.turn().unwrap();
+        assert_eq!(text(&root, "recompress"), "", "an answer holds for one turn");
+
+        // What is in the budget is short of it; and a file has a limit of its own.
+        for (limit, in_budget, room) in [
+            (None, true, (Bytes::mib(32), Bytes::ZERO)),
+            (Some(Bytes::mib(40)), true, (Bytes::mib(40), Bytes::mib(8))),
+        ] {
+            let mut tending = Tending::new(root.clone(), 3, true, limit).priced(in_budget);
+            tending.ages = false;
+            tending.turns.count(0, Nanos::ZERO, (10, 500));
+            let idle = tending.look().expect("idle pages");
+            assert_eq!((idle.room, idle.has_file), (room, limit.is_some()));
+        }
     }
 
     #[test]

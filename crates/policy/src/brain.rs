@@ -13,6 +13,7 @@ use terrace_core::{
     Heat, Nanos, Outcome, PageRange, PageRef, PageSize, Plan, Proposal, Reason, Region, Sample,
     Telemetry, TierId, Upcoming, Urgency,
 };
+use terrace_economics::walks::LeftOut;
 use terrace_economics::{Decision, Economist, LookedAt, Mode};
 
 use crate::groups::Groups;
@@ -231,6 +232,21 @@ impl Brain {
     /// much.
     pub fn walked_into(&mut self, used: f64, cost: Cycles) {
         self.economist.walked_into(used, cost);
+    }
+
+    /// It is known what came of pages that were left out of those that walks had ahead.
+    pub fn left_out(&mut self, pages: &LeftOut) {
+        self.economist.left_out(pages);
+    }
+
+    /// So many pages have come back from the file, each after such a time of reading.
+    pub fn came_back(&mut self, pages: u64, each: Nanos) {
+        self.economist.came_back(pages, each);
+    }
+
+    /// A huge page is wanted, and there is a free block for it or is none.
+    pub fn saw_blocks(&mut self, is_any: bool, now: Nanos) {
+        self.economist.saw_blocks(is_any, now);
     }
 
     /// A place that a profile speaks of was held out, and looked at later.

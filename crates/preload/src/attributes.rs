@@ -9,7 +9,7 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
-use libc::{c_int, c_uint};
+use libc::{c_int, c_long, c_uint};
 use terrace_live::space::regions::WINDOW_LEN;
 use terrace_live::sys;
 use terrace_live::workers::idle_priority;
@@ -116,9 +116,22 @@ pub unsafe extern "C" fn pkey_mprotect(
         // SAFETY: the caller's.
         return unsafe { mapping::mprotect(at, len, access) };
     }
-    changed(at as usize, len);
-    let arguments = [at as usize, len, access as usize, key as usize, 0, 0];
+    // SAFETY: the caller's.
+    (unsafe { protect_by_key([at as usize, len, access as usize, key as usize, 0, 0]) }) as c_int
+}
+
+/// The same for whoever asks by `syscall(2)`: what the kernel is given.
+///
+/// # Safety
+/// As of [`pkey_mprotect`].
+pub(crate) unsafe fn protect_by_key(arguments: [usize; 6]) -> c_long {
+    let [at, len, access, key, ..] = arguments;
+    changed(at, len);
     // SAFETY: what the program asked for.
     let result = unsafe { sys::raw(libc::SYS_pkey_mprotect, arguments) };
-    words::returned(result) as c_int
+    // Pages with another key than that of all memory do not leave.
+    if result == 0 && matches!(key as c_int, -1 | 0) {
+        mapping::was_protected(at, len, access as c_int);
+    }
+    words::returned(result)
 }

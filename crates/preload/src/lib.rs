@@ -7,6 +7,7 @@
 //! | [`mapping`] | `mmap`, `munmap`: large mappings go into the window |
 //! | [`collapse`] | huge pages that the program asks for |
 //! | [`remap`] | `mremap` |
+//! | [`seals`] | `mseal`: what the kernel would refuse to unmap |
 //! | [`shmat`] | shared memory in the place of what was mapped |
 //! | [`process_madvise`] | advice by a descriptor of the process |
 //! | [`mapped`] | how much is mapped that is to be managed, as long as nothing is |
@@ -32,7 +33,8 @@
 //!
 //! What is hooked is what places memory. Everything that takes memory away or
 //! moves it (`munmap`, `mremap`, `madvise`, `brk`, by whatever route) is told
-//! to us by the kernel; but not of shared memory in its place (`shmat`).
+//! to us by the kernel; but not of shared memory in its place (`shmat`), and it
+//! tells of memory that stays since it is sealed.
 
 // The exported symbols are reached by the dynamic linker.
 #![allow(unreachable_pub)]
@@ -57,6 +59,7 @@ mod process_madvise;
 mod remap;
 mod room;
 mod sanitizers;
+mod seals;
 mod shmat;
 mod state;
 mod thresholds;

@@ -11,15 +11,16 @@
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
 
-use libc::{c_int, size_t};
+use libc::{c_int, c_long, size_t};
 use terrace_live::config::RunConfig;
 use terrace_live::space::regions::{CHUNK, WINDOW_LEN, window};
+use terrace_live::space::sealed::SEALED;
 use terrace_live::sys::spin::SpinLock;
 use terrace_live::sys::{self, PAGE, symbols};
 use terrace_live::workers::command::Command;
 use terrace_live::workers::{bump_arena, idle_priority};
 
-use crate::{allocator, arenas, attributes, mapping, room, state, thresholds, wiped, words};
+use crate::{allocator, arenas, attributes, mapping, room, seals, state, thresholds, wiped, words};
 
 const LARGE: usize = RunConfig::LARGE_REQUEST.get() as usize;
 const HEADER: usize = 16;
@@ -425,6 +426,11 @@ pub unsafe extern "C" fn sbrk(by: libc::intptr_t) -> *mut c_void {
         out_of_memory();
         return usize::MAX as *mut c_void;
     };
+    let now = current_break();
+    if by < 0 && keeps_heap(now.wrapping_add_signed(by), now) {
+        // What the C library says, too: it does not look how far the kernel went.
+        return now as *mut c_void;
+    }
     // SAFETY: the caller's.
     let before = unsafe { next(by) };
     look_at_heap();
@@ -441,10 +447,34 @@ pub unsafe extern "C" fn brk(end: *mut c_void) -> c_int {
         out_of_memory();
         return -1;
     };
+    if keeps_heap(end as usize, current_break()) {
+        // As above.
+        return 0;
+    }
     // SAFETY: the caller's.
     let moved = unsafe { next(end) };
     look_at_heap();
     moved
+}
+
+/// The same for whoever asks by `syscall(2)`: moves the heap's end as the kernel does, and says where it is.
+///
+/// # Safety
+/// As of the system call.
+pub(crate) unsafe fn move_break(end: usize) -> c_long {
+    // SAFETY: the caller's.
+    let ask = |end: usize| unsafe { sys::raw(libc::SYS_brk, [end, 0, 0, 0, 0, 0]) };
+    // Nobody else knows: the C library has not seen such a call.
+    let now = if SEALED.is_any() { ask(0) } else { 0 };
+    if keeps_heap(end, now as usize) { now } else { ask(end) }
+}
+
+/// Whether the kernel would refuse to make the heap shorter, to an address from another, for a seal.
+fn keeps_heap(end: usize, now: usize) -> bool {
+    let pages = |address: usize| address.checked_next_multiple_of(PAGE);
+    // What is no address the kernel refuses.
+    let (Some(end), Some(now)) = (pages(end), pages(now)) else { return false };
+    end < now && seals::keep(end, now - end)
 }
 
 /// Allocates: `malloc(3)`.

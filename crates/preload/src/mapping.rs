@@ -5,7 +5,7 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
-use libc::c_int;
+use libc::{c_int, c_long};
 use terrace_live::fork::wiped::Range;
 use terrace_live::huge::collapse::MADV_COLLAPSE;
 use terrace_live::space::advised::{self, whole_pages};
@@ -20,7 +20,9 @@ use terrace_live::workers::{idle_priority, threads};
 
 use crate::malloc::{BLOCKS, blocks};
 use crate::sanitizers::hand_on;
-use crate::{attributes, collapse, malloc, mapped, places, remap, room, state, wiped, wipes};
+use crate::{
+    attributes, collapse, malloc, mapped, places, remap, room, seals, state, wiped, wipes, words,
+};
 
 /// Mappings are placed in the lower half of the window, the allocator's large
 /// blocks in the upper.
@@ -54,7 +56,7 @@ const SPECIAL: c_int = libc::MAP_SHARED
 const FIXED: c_int = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 
 /// No program has more addresses: the kernel refuses what is longer.
-const ADDRESSES: usize = 1 << 56;
+pub(crate) const ADDRESSES: usize = 1 << 56;
 
 /// What is mapped at the place of the program's choice, where we would map, is gone past in so many
 /// steps, each twice as long as the one before.
@@ -295,9 +297,11 @@ pub unsafe extern "C" fn mmap(
         return placed as *mut c_void;
     }
     if flags & libc::MAP_FIXED != 0 {
-        attributes::changed(at as usize, pages);
-        if is_taken(at as usize, pages) {
-            return fail(libc::ENOMEM);
+        let request =
+            [at as usize, len, prot as usize, flags as usize, fd as usize, offset as usize];
+        // SAFETY: the caller's.
+        if let Some(error) = unsafe { refused_over(request) } {
+            return fail(error);
         }
     }
     // As in the window.
@@ -344,6 +348,50 @@ pub unsafe extern "C" fn mmap(
         }
     }
     mapped as *mut c_void
+}
+
+/// The program is about to map something at a fixed place: why that cannot be, of what the kernel would say
+/// too late or would not say.
+///
+/// # Safety
+/// As of the call of `mmap(2)` with these.
+unsafe fn refused_over(request: [usize; 6]) -> Option<c_int> {
+    let [at, len, _, flags, ..] = request;
+    attributes::changed(at, len);
+    // What replaces nothing is refused without a loss.
+    if flags as c_int & FIXED == libc::MAP_FIXED && seals::keep(at, len) {
+        // SAFETY: the caller's.
+        return Some(unsafe { seals::refuse_mapping(request) });
+    }
+    is_taken(at, len).then_some(libc::ENOMEM)
+}
+
+/// Maps something at a fixed place for whoever asks by `syscall(2)`. It is the kernel's mapping, and not
+/// ours to manage or to place; but what lay there ends as with [`mmap`].
+///
+/// # Safety
+/// As of [`mmap`].
+pub(crate) unsafe fn map_over(request: [usize; 6]) -> c_long {
+    // SAFETY: the caller's.
+    if let Some(error) = unsafe { refused_over(request) } {
+        return words::returned(-c_long::from(error));
+    }
+    let [at, len, ..] = request;
+    let map = || {
+        // SAFETY: the caller's.
+        let mapped = unsafe { sys::raw(libc::SYS_mmap, request) };
+        if (-4095..0).contains(&mapped) { Err(mapped) } else { Ok(mapped) }
+    };
+    match wiped::unmapped(whole_pages(at, len), map) {
+        Ok(mapped) => {
+            if in_window(at) {
+                // When it is unmapped, it is counted as what is managed there.
+                mapped::count_roughly();
+            }
+            mapped
+        }
+        Err(error) => words::returned(error),
+    }
 }
 
 /// Whether a program is about to map over memory of Terrace's own, which it cannot know of: nothing is
@@ -401,6 +449,10 @@ pub unsafe extern "C" fn munmap(at: *mut c_void, len: usize) -> c_int {
 /// # Safety
 /// As of [`munmap`].
 pub(crate) unsafe fn give_up(at: *mut c_void, len: usize) -> c_int {
+    if seals::keep(at as usize, len) {
+        fail(libc::EPERM);
+        return -1;
+    }
     state::await_child();
     // SAFETY: the caller's.
     let unmap = || unsafe { sys::munmap(at as usize, len) };
@@ -447,19 +499,34 @@ fn was_unmapped(start: usize, len: usize) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mprotect(at: *mut c_void, len: usize, prot: c_int) -> c_int {
     hand_on!(c"mprotect", at => *mut c_void, len => usize, prot => c_int; c_int);
-    attributes::protected(at as usize, len, prot);
-    // SAFETY: the caller's; sets `errno` as the C library's does.
-    let change = || unsafe { libc::syscall(libc::SYS_mprotect, at, len, prot) } as c_int;
-    let result = room::ask(len, change, |&done| done == -1 && sys::errno() == libc::ENOMEM);
-    if result == 0 && prot & libc::PROT_WRITE != 0 && mapped::is_rough() {
-        let start = at as usize;
+    // SAFETY: the caller's.
+    (unsafe { protect(at as usize, len, prot) }) as c_int
+}
+
+/// The same for whoever asks by `syscall(2)`.
+///
+/// # Safety
+/// As of [`mprotect`].
+pub(crate) unsafe fn protect(at: usize, len: usize, prot: c_int) -> c_long {
+    attributes::protected(at, len, prot);
+    // SAFETY: the caller's.
+    let change = || unsafe { sys::raw(libc::SYS_mprotect, [at, len, prot as usize, 0, 0, 0]) };
+    let result = room::ask(len, change, |&result| result == -c_long::from(libc::ENOMEM));
+    if result == 0 {
+        was_protected(at, len, prot);
+    }
+    words::returned(result)
+}
+
+/// The kernel has changed what may be done with a range.
+pub(crate) fn was_protected(start: usize, len: usize, prot: c_int) {
+    if prot & libc::PROT_WRITE != 0 && mapped::is_rough() {
         let pages = len.next_multiple_of(PAGE);
         if places::contains(start, start + pages) {
             places::now_accessible(start, start + pages);
             state::accessible(pages);
         }
     }
-    result
 }
 
 /// `MADV_GUARD_INSTALL` (Linux 6.13).
@@ -570,16 +637,47 @@ pub(crate) fn between_copies<T>(change: impl FnOnce() -> T) -> T {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     hand_on!(c"mlockall", flags => c_int; c_int);
+    // SAFETY: the caller's.
+    (unsafe { lock_all(flags as usize) }) as c_int
+}
+
+/// The same for whoever asks by `syscall(2)`.
+///
+/// # Safety
+/// As of [`mlockall`].
+pub(crate) unsafe fn lock_all(flags: usize) -> c_long {
     attributes::all_changed();
-    // SAFETY: the caller's; sets `errno` as the C library's does.
-    let result = unsafe { libc::syscall(libc::SYS_mlockall, flags) } as c_int;
+    // SAFETY: the caller's.
+    let result = unsafe { sys::raw(libc::SYS_mlockall, [flags, 0, 0, 0, 0, 0]) };
     if let Some(pager) = state::pager() {
-        let staging = &pager.evict.staging;
         let error = sys::errno();
+        let staging = &pager.evict.staging;
         sys::munlock(staging.base(), staging.slots() as usize * PAGE);
         pager.spill.mapping.unlock();
+        let brings_in = libc::MCL_CURRENT | libc::MCL_ONFAULT;
+        if result == 0 && flags as c_int & brings_in == libc::MCL_CURRENT {
+            bring_back();
+        }
         // SAFETY: this thread's own variable.
         unsafe { *libc::__errno_location() = error };
     }
-    result
+    words::returned(result)
+}
+
+/// All memory is locked: brings back what is managed. As long as the kernel brought it in, page after page,
+/// the place that pages move to was locked, too, and so some could leave again. None can any more.
+fn bring_back() {
+    // A program under a filter might be killed for another call than the one that it has made.
+    if idle_priority::is_left_alone() {
+        return;
+    }
+    with_more_descriptors(|| {
+        proc_maps::for_each_mapping(|m| {
+            if m.anonymous && m.access != MayDo::Nothing && state::is_managed(m.start, m.end) {
+                // What it says of memory that may not be read is nobody's concern, as with `mlockall`.
+                // SAFETY: changes no content.
+                let _ = unsafe { sys::madvise(m.start, m.end - m.start, libc::MADV_POPULATE_READ) };
+            }
+        })
+    });
 }

@@ -6,7 +6,7 @@
 //! on without Terrace. (To take out that range alone would leave a program whose faults we serve
 //! with a second server of faults, each of which may wait for the other.)
 
-use core::ffi::{c_int, c_ulong, c_void};
+use core::ffi::{c_int, c_long, c_ulong, c_void};
 
 use terrace_live::failsafe::give_up::Retires;
 use terrace_live::sys;
@@ -24,20 +24,28 @@ use crate::{state, words};
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     hand_on!(c"ioctl", fd => c_int, request => c_ulong, argument => *mut c_void; c_int);
-    let call = || {
-        let arguments = [fd as usize, request as usize, argument as usize, 0, 0, 0];
-        // SAFETY: what the program asked for.
-        unsafe { sys::raw(libc::SYS_ioctl, arguments) }
-    };
+    // SAFETY: the caller's.
+    (unsafe { control([fd as usize, request as usize, argument as usize, 0, 0, 0]) }) as c_int
+}
+
+/// The same for whoever asks by `syscall(2)`: what the kernel is given.
+///
+/// # Safety
+/// As of [`ioctl`].
+pub(crate) unsafe fn control(arguments: [usize; 6]) -> c_long {
+    // SAFETY: what the program asked for.
+    let call = || unsafe { sys::raw(libc::SYS_ioctl, arguments) };
     let mut result = call();
-    if request == UFFDIO_REGISTER && result == -i64::from(libc::EBUSY) && !threads::is_ours() {
+    let [_, request, argument, ..] = arguments;
+    let registers = request as c_ulong == UFFDIO_REGISTER;
+    if registers && result == -c_long::from(libc::EBUSY) && !threads::is_ours() {
         // SAFETY: the kernel has just read it.
-        let [start, len] = unsafe { argument.cast::<[u64; 2]>().read() };
+        let [start, len] = unsafe { (argument as *const [u64; 2]).read_unaligned() };
         // Else somebody else has it.
         if state::is_managed(start as usize, start.saturating_add(len) as usize) {
             state::retire(Retires::Userfaultfd);
             result = call();
         }
     }
-    words::returned(result) as c_int
+    words::returned(result)
 }

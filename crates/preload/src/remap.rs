@@ -16,7 +16,7 @@ use terrace_live::sys::{self, PAGE};
 use terrace_live::workers::{idle_priority, threads};
 
 use crate::sanitizers::hand_on;
-use crate::{attributes, mapping, places, room, state, wiped};
+use crate::{attributes, mapping, places, room, seals, state, wiped};
 
 /// Changes a mapping's size, or moves it: `mremap(2)`.
 ///
@@ -87,6 +87,9 @@ unsafe fn resize(
     let to = if has_place { to as usize } else { 0 };
     if is_fixed && to != 0 && mapping::is_taken(to, new_len) {
         return mapping::fail(libc::ENOMEM);
+    }
+    if let Some(error) = seals::refuse_move(old as usize, len, new_len, flags, to) {
+        return mapping::fail(error);
     }
     state::await_child();
     let remap = |flags: c_int, to: usize| {
@@ -231,7 +234,7 @@ fn are_several_moved() -> bool {
     // SAFETY: a new mapping of ours, of which a half is moved over the other; then all of it is
     // unmapped.
     unsafe {
-        libc::syscall(libc::SYS_mprotect, at, PAGE, libc::PROT_READ);
+        sys::raw(libc::SYS_mprotect, [at, PAGE, libc::PROT_READ as usize, 0, 0, 0]);
         let moved = sys::mremap(at, PAGES, PAGES, flags, at + PAGES);
         let _ = sys::munmap(at, 2 * PAGES);
         moved.is_ok()

@@ -19,8 +19,8 @@ use terrace_live::space::regions::in_window;
 use terrace_live::sys::{self, PAGE};
 
 use crate::{
-    attributes, credentials, filters, malloc, mapping, places, process_madvise, remap, room,
-    sanitizers, shmat, state, wipes,
+    attributes, credentials, filters, malloc, mapping, own_faults, places, process_madvise, remap,
+    room, sanitizers, seals, shmat, state, wipes,
 };
 
 /// `struct pthread` with some room: what the C library and the kernel use of a
@@ -238,6 +238,12 @@ pub unsafe extern "C" fn syscall(
         "je {ours}",
         "cmp rdi, {mseal}",
         "je {ours}",
+        "cmp rdi, {mmap}",
+        "je {ours}",
+        "cmp rdi, {brk}",
+        "je {ours}",
+        "cmp rdi, {ioctl}",
+        "je {ours}",
         "cmp rdi, {tid}",
         "je {ours}",
         "cmp rdi, {seccomp}",
@@ -317,6 +323,9 @@ pub unsafe extern "C" fn syscall(
         mlockall = const libc::SYS_mlockall,
         mbind = const libc::SYS_mbind,
         mseal = const libc::SYS_mseal,
+        mmap = const libc::SYS_mmap,
+        brk = const libc::SYS_brk,
+        ioctl = const libc::SYS_ioctl,
         tid = const libc::SYS_set_tid_address,
         seccomp = const libc::SYS_seccomp,
         prctl = const libc::SYS_prctl,
@@ -354,7 +363,10 @@ extern "C" fn failed(result: c_long) -> c_long {
 /// map something else there, or mark it for children.
 ///
 /// The last are served as the C library's functions are. Beside a checker they are left to the kernel, as
-/// without us. `mmap` always is: a program that maps memory by `syscall` may want none but the kernel's.
+/// without us. So is `mmap`, but for what it maps over: a program that maps memory by `syscall` may want
+/// none but the kernel's. What else changes memory changes none of ours: `munlock` and `munlockall` (what is
+/// not locked may leave), `shmdt` and `remap_file_pages` (shared memory is not managed), `vfork` (its child
+/// goes on in our memory, and its own calls come here).
 extern "C" fn concerns_us(
     number: c_long,
     word: usize,
@@ -389,13 +401,31 @@ extern "C" fn concerns_us(
             // SAFETY: as above.
             return unsafe { shmat::attach([word, a2, a3, a4, second_word, a6]) };
         }
-        libc::SYS_mprotect => attributes::protected(word, a2, a3 as c_int),
-        libc::SYS_pkey_mprotect
-        | libc::SYS_mlock
-        | libc::SYS_mlock2
-        | libc::SYS_mbind
-        | libc::SYS_mseal => attributes::changed(word, a2),
-        libc::SYS_mlockall => attributes::all_changed(),
+        libc::SYS_mseal if are_hooked => {
+            // SAFETY: as above.
+            return unsafe { seals::seal([word, a2, a3, a4, second_word, a6]) };
+        }
+        libc::SYS_mprotect if are_hooked && c_int::try_from(a3).is_ok() => {
+            // SAFETY: as above.
+            return unsafe { mapping::protect(word, a2, a3 as c_int) };
+        }
+        libc::SYS_pkey_mprotect if are_hooked => {
+            // SAFETY: as above.
+            return unsafe { attributes::protect_by_key([word, a2, a3, a4, second_word, a6]) };
+        }
+        // SAFETY: as above.
+        libc::SYS_mlockall if are_hooked => return unsafe { mapping::lock_all(word) },
+        libc::SYS_mmap if are_hooked && a4 as c_int & libc::MAP_FIXED != 0 => {
+            // SAFETY: as above.
+            return unsafe { mapping::map_over([word, a2, a3, a4, second_word, a6]) };
+        }
+        // SAFETY: as above.
+        libc::SYS_brk if are_hooked => return unsafe { malloc::move_break(word) },
+        libc::SYS_ioctl if are_hooked => {
+            // SAFETY: as above.
+            return unsafe { own_faults::control([word, a2, a3, a4, second_word, a6]) };
+        }
+        libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_mbind => attributes::changed(word, a2),
         libc::SYS_set_tid_address => keep(word, size_of::<c_int>()),
         libc::SYS_seccomp => filters::seccomp(word, a2, a3),
         libc::SYS_prctl => filters::control(word, a2, a3),

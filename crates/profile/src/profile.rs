@@ -234,6 +234,15 @@ impl Region {
         (bytes / self.len.as_f64().max(1.0)).min(1.0)
     }
 
+    /// What it averts in the first so many bytes of one mapping of its name.
+    pub fn averts_in(&self, len: Bytes) -> Cycles {
+        let of = |range: &Range| {
+            let there = (range.end().min(len) - range.offset.min(len)).as_f64() / SLOT.as_f64();
+            range.averted.as_f64() * there
+        };
+        Cycles::from_f64(self.ranges.iter().map(of).sum())
+    }
+
     /// What it averts as a whole in a run, in all mappings of its name.
     pub fn total(&self) -> Cycles {
         self.times(self.ranges.iter().map(Range::total).sum())
@@ -396,6 +405,17 @@ mod tests {
         assert_eq!(advice.touched, Share::known(0.5));
         let all = profile.advise(&at(&Key::Heap, Bytes::ZERO, Bytes::mib(4))).expect("known");
         assert_eq!(all.huge.expected, Cycles(1_000_000), "a benefit is of one huge page");
+    }
+
+    #[test]
+    fn a_mapping_that_is_shorter_has_a_part_of_the_benefit() {
+        let heap = &example().regions[0];
+        let of = |mib| heap.averts_in(Bytes::mib(mib)).get();
+        // Two slots of a million each, and one of ten thousand.
+        let lengths = [0, 1, 2, 5, 7, 8, 100];
+        let averted = [0, 500_000, 1_000_000, 2_000_000, 2_005_000, 2_010_000, 2_010_000];
+        assert_eq!(lengths.map(of), averted);
+        assert_eq!(heap.total(), Cycles(2_010_000));
     }
 
     #[test]

@@ -39,8 +39,10 @@ pub struct AttachReport {
     pub promotions: u64,
     /// Pages moved to a slower tier.
     pub demotions: u64,
-    /// Pages of these that had been moved the other way before.
-    pub ping_pongs: u64,
+    /// Pages of these that had been moved the other way before; `None` where that is not observed: the
+    /// kernel does not tell which pages it put out.
+    #[serde(default)]
+    pub ping_pongs: Option<u64>,
     /// Pages that somebody else had moved.
     pub moved_by_others: u64,
     /// Pages that came back from swap.
@@ -252,7 +254,7 @@ impl AttachReport {
             tiers,
             promotions: stats.promotions,
             demotions: stats.demotions,
-            ping_pongs: stats.ping_pongs,
+            ping_pongs: Some(stats.ping_pongs),
             moved_by_others: stats.moved_by_others,
             refaults: stats.refaults,
             moved: stats.moved,
@@ -327,7 +329,7 @@ impl AttachReport {
             ],
             promotions: stats.faults + stats.ahead.get() / page.get(),
             demotions: stats.put_out + stats.reclaimed.get() / page.get(),
-            ping_pongs: 0,
+            ping_pongs: None,
             moved_by_others: 0,
             refaults: stats.faults,
             slowdown: None,
@@ -483,8 +485,9 @@ pub struct AttachRates {
     pub promotions: PerSecond,
     /// Pages moved to a slower tier.
     pub demotions: PerSecond,
-    /// Pages of these that had been moved the other way before.
-    pub ping_pongs: PerSecond,
+    /// Pages of these that had been moved the other way before; `None` where that is not observed.
+    #[serde(default)]
+    pub ping_pongs: Option<PerSecond>,
     /// Pages that came back from swap.
     pub refaults: PerSecond,
     /// Samples that the policy was given.
@@ -516,7 +519,7 @@ impl AttachRates {
             interval,
             promotions: rate(|report| report.promotions),
             demotions: rate(|report| report.demotions),
-            ping_pongs: rate(|report| report.ping_pongs),
+            ping_pongs: after.ping_pongs.map(|_| rate(|report| report.ping_pongs.unwrap_or(0))),
             refaults: rate(|report| report.refaults),
             samples: rate(|report| report.samples),
             moved: BytesPerSecond(since(|report| report.moved.get())),
@@ -559,7 +562,7 @@ pub(crate) mod tests {
             slowdown: Some(slowdown),
             promotions: 10 * n,
             demotions: 30 * n,
-            ping_pongs: n,
+            ping_pongs: Some(n),
             moved_by_others: 0,
             refaults: 2 * n,
             moved: Bytes::kib(160) * n,
@@ -617,6 +620,9 @@ pub(crate) mod tests {
         assert!((thrashing - 0.75).abs() < 1e-9, "{thrashing}");
         assert_eq!((all.interval, all.promotions), (Nanos::seconds(1), PerSecond(10.0)));
         assert_eq!(AttachRates::between(Some(&first), &first), None);
+        assert_eq!(rates.ping_pongs, Some(PerSecond(1.0)));
+        let unseen = AttachReport { ping_pongs: None, ..second };
+        assert_eq!(AttachRates::between(Some(&first), &unseen).unwrap().ping_pongs, None);
     }
 
     #[test]

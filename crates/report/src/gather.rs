@@ -179,6 +179,10 @@ impl Figures {
                 populated: sum(|c| &c.populated),
                 mappings_known: sum(|c| &c.profile_known),
                 mappings_unknown: sum(|c| &c.profile_unknown),
+                profile_mapped: bytes(|c| &c.profile_mapped_bytes),
+                profile_unknown: bytes(|c| &c.profile_unknown_bytes),
+                profile_benefit: Cycles(most(|c| &c.profile_benefit_cycles)),
+                profile_matched: Cycles(most(|c| &c.profile_matched_cycles)),
                 profile_unread: sum(|c| &c.profile_unread),
             },
             demotions: sum(|c| &c.demotions),
@@ -310,8 +314,8 @@ fn accounts(pages: &[&ProcessPage]) -> Vec<AccountReport> {
                     predicted_harm: Cycles(sum(|c| &c.predicted_harm)),
                     realised_harm: harm_is_observed(class)
                         .then(|| Cycles(sum(|c| &c.realised_harm))),
-                    // Under the pager nothing moves up that could be held out.
-                    ..CheckReport::default()
+                    held_out_predicted: Cycles(sum(|c| &c.held_out_predicted)),
+                    held_out_observed: Cycles(sum(|c| &c.held_out_observed)),
                 },
                 advice: AdviceReport {
                     refusals: sum(|c| &c.would_veto),

@@ -9,6 +9,7 @@ use terrace_kernel::setup::SwapUse;
 use terrace_kernel::setup::zram::Held;
 use terrace_kernel::store::Backed;
 
+use crate::outside::OutsideReport;
 use crate::run::{End, RunLevel, most_allowed};
 
 /// What a run had, did and cost.
@@ -53,6 +54,19 @@ pub struct KernelReport {
     /// Whether the budget is for what the compressed pages take, too.
     #[serde(default)]
     pub holds_store: bool,
+    /// Where it is: the most that was resident and compressed at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_peak: Option<AtOnce>,
+    /// About what the kernel's tables for a device of the run's own take, whatever lies in it. They are in no
+    /// budget, and the store does not have them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tables: Option<Bytes>,
+    /// Memory of the run's processes that its budget does not bound; `None` if none was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outside: Option<Box<OutsideReport>>,
+    /// Processes that have left the run's control group, of all that there were.
+    #[serde(default)]
+    pub left_group: u64,
     /// What observes accesses for the policy beside what comes back, and why that.
     #[serde(default)]
     pub observing: Choice,
@@ -77,6 +91,22 @@ pub struct KernelReport {
     pub lacks: Vec<String>,
 }
 
+/// What was resident and what compressed pages took at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AtOnce {
+    /// In DRAM as the programs have it.
+    pub resident: Bytes,
+    /// Memory that compressed pages took.
+    pub store: Bytes,
+}
+
+impl AtOnce {
+    /// Both together.
+    pub fn both(self) -> Bytes {
+        self.resident + self.store
+    }
+}
+
 impl KernelReport {
     /// By how much the budget was exceeded at most, as a share of it; zero if it was not.
     pub fn exceeded(&self) -> f64 {
@@ -90,10 +120,24 @@ impl KernelReport {
     }
 
     /// Whether the programs stayed within their budget since they were within it for the first time, as
-    /// with the pager: where it is for compressed pages, too, up to a 32nd above it counts as kept.
+    /// with the pager: where it is for compressed pages, too, up to a 32nd above it counts as kept. What
+    /// lies outside has to fit into it as well.
     pub fn keeps_budget(&self) -> bool {
+        let most = most_allowed(self.budget, self.holds_store);
+        self.keeps_covered() && self.outside.as_ref().is_none_or(|o| o.with_managed_peak <= most)
+    }
+
+    /// The same of what the budget covers.
+    pub fn keeps_covered(&self) -> bool {
         let is_there = self.stats.settled || self.stats.resident_peak <= self.budget;
         is_there && self.budget + self.most_above() <= most_allowed(self.budget, self.holds_store)
+    }
+
+    /// What lies outside of the budget now, if that is more than is left of it.
+    pub fn too_much_outside(&self) -> Option<Bytes> {
+        let now = self.outside.as_ref()?.now;
+        let has = if self.holds_store { self.run_level.resident } else { self.stats.resident };
+        (!now.is_zero() && has + now > self.budget).then_some(now)
     }
 
     /// How well what lies in zram is compressed; `None` where nothing does but the header that makes
@@ -135,6 +179,10 @@ pub(crate) mod tests {
             swapped: None,
             short_of_swap: None,
             holds_store: false,
+            total_peak: None,
+            outside: None,
+            left_group: 0,
+            tables: None,
             observing: Choice::default(),
             chooser: "kernel".into(),
             policy_bytes: Bytes::ZERO,
@@ -185,6 +233,21 @@ pub(crate) mod tests {
         report.run_level.exceeded_peak = Bytes::mib(50);
         assert!(!report.keeps_budget());
         assert!((report.exceeded() - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_budget_that_processes_have_left_is_kept_only_if_they_fit_into_it() {
+        let mut report = report();
+        report.stats.resident = Bytes::mib(80);
+        let outside = |with, now| {
+            let (with_managed_peak, now) = (Bytes::mib(with), Bytes::mib(now));
+            Some(Box::new(OutsideReport { now, with_managed_peak, ..OutsideReport::default() }))
+        };
+        report.outside = outside(99, 9);
+        assert!(report.keeps_budget() && report.too_much_outside().is_none());
+        report.outside = outside(130, 40);
+        assert!(report.keeps_covered() && !report.keeps_budget());
+        assert_eq!(report.too_much_outside(), Some(Bytes::mib(40)));
     }
 
     #[test]

@@ -38,11 +38,15 @@ pub enum Cause {
     OtherProcesses,
     /// Small mappings, code that was changed, libraries' data, the first thread's stack.
     Small,
+    /// It is secret (`memfd_secret`): the kernel counts it among files' pages, and it cannot leave.
+    Secret,
+    /// Its process has left the control group of a run with the kernel's engine.
+    LeftGroup,
 }
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Shared,
         Self::NotAsked,
         Self::FileCopies,
@@ -55,6 +59,8 @@ impl Cause {
         Self::GivenUp,
         Self::OtherProcesses,
         Self::Small,
+        Self::Secret,
+        Self::LeftGroup,
     ];
 
     /// As metrics and JSON name it.
@@ -72,6 +78,8 @@ impl Cause {
             Self::GivenUp => "given-up",
             Self::OtherProcesses => "other-processes",
             Self::Small => "small",
+            Self::Secret => "secret",
+            Self::LeftGroup => "left-group",
         }
     }
 
@@ -90,6 +98,8 @@ impl Cause {
             Self::GivenUp => "processes that were given up",
             Self::OtherProcesses => "processes without Terrace",
             Self::Small => "stacks, libraries' data and small mappings",
+            Self::Secret => "secret memory (memfd_secret)",
+            Self::LeftGroup => "processes that have left the control group",
         }
     }
 }
@@ -107,14 +117,16 @@ impl From<Unmanaged> for Cause {
 }
 
 /// Memory that lies outside of a budget: what is in RAM, is no file's, and is neither managed
-/// nor Terrace's own. What several processes share counts once.
+/// nor Terrace's own. What several processes share counts once. With the kernel's engine it is what the
+/// run's control group does not count, or not within the budget.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutsideReport {
     /// All of it, at the last look.
     pub now: Bytes,
     /// The most of it that was seen at once.
     pub peak: Bytes,
-    /// The most that was seen at once of it and of what is managed and resident.
+    /// The most that was seen at once of it and of what is managed and resident; of what the budget covers
+    /// with the kernel's engine.
     pub with_managed_peak: Bytes,
     /// By cause, the largest first.
     pub causes: Vec<OutsideCause>,

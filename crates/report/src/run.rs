@@ -446,6 +446,19 @@ pub struct HugeReport {
     /// Large mappings that the profile does not know.
     #[serde(default)]
     pub mappings_unknown: u64,
+    /// What large mappings had, and of that what is unknown to the profile.
+    #[serde(default)]
+    pub profile_mapped: Bytes,
+    /// See there.
+    #[serde(default)]
+    pub profile_unknown: Bytes,
+    /// What the profile averts in a run, in its own cycles; nothing of rules.
+    #[serde(default)]
+    pub profile_benefit: Cycles,
+    /// Of that, what it averts in memory that this run has mapped, too. Of several processes that of the one
+    /// that has most.
+    #[serde(default)]
+    pub profile_matched: Cycles,
     /// Processes that could not read the profile.
     #[serde(default)]
     pub profile_unread: u64,
@@ -582,9 +595,10 @@ pub struct CheckReport {
     pub predicted_harm: Cycles,
     /// Regret: that loss as far as it was observed; `None` where nobody observes it.
     pub realised_harm: Option<Cycles>,
-    /// Predicted gain of those that were held out, for the time in which they were watched.
+    /// Predicted gain of what was held out, for the time in which it was watched: pages whose moves were,
+    /// blocks that were not made, pages that were left out of walks.
     pub held_out_predicted: Cycles,
-    /// What their accesses would have gained, as far as they were observed.
+    /// What it would have brought, as far as that was observed.
     pub held_out_observed: Cycles,
 }
 
@@ -599,6 +613,12 @@ impl CheckReport {
     pub fn came_true(&self) -> Option<f64> {
         let predicted = self.judged_predicted_benefit;
         (!predicted.is_zero()).then(|| self.judged_realised_benefit / predicted)
+    }
+
+    /// The same of what was held out: what it would have brought of what was predicted.
+    pub fn held_out_came_true(&self) -> Option<f64> {
+        let predicted = self.held_out_predicted;
+        (!predicted.is_zero()).then(|| self.held_out_observed / predicted)
     }
 }
 

@@ -84,6 +84,7 @@ const LONG: &[&str] = &[
     "reserve_holes",
     "reserve_often",
     "sandbox_ends",
+    "sealed",
     "search_in_vain",
     "shm_remap",
     "sys_process_vm",

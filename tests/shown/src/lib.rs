@@ -16,6 +16,10 @@ const MAY_BE_MISSING: &[(&str, &str)] = &[
         "tracefs",
         "it is mounted by whoever wants it, and files of recorded calls are tested without",
     ),
+    (
+        "memory of memfd_secret",
+        "it is locked, which users may have little of, and kernels are built without it",
+    ),
     ("a kernel without RWP", "newer ones have it, and what they do is another test"),
 ];
 

@@ -46,7 +46,12 @@ fn summary(report: &AttachReport) -> Vec<(&'static str, String)> {
         ("promotions", count(report.promotions)),
         (
             "demotions",
-            format!("{}, {} ping-pongs", count(report.demotions), count(report.ping_pongs)),
+            match report.ping_pongs {
+                Some(times) => {
+                    format!("{}, {} ping-pongs", count(report.demotions), count(times))
+                }
+                None => count(report.demotions),
+            },
         ),
         ("traffic", traffic(report)),
     ]);
@@ -215,7 +220,7 @@ mod tests {
             dry_run: false,
             promotions: 0,
             demotions: 0,
-            ping_pongs: 0,
+            ping_pongs: Some(0),
             moved_by_others: 0,
             refaults,
             slowdown: Some(InPlaceSlowdown::estimate(elapsed, &tiers, refaults)),

@@ -1,6 +1,7 @@
 //! The report as people read it.
 
 use terrace_core::Bytes;
+use terrace_kernel::govern::beside::Beside;
 use terrace_report::End;
 use terrace_report::govern::GovernReport;
 
@@ -29,6 +30,9 @@ pub(super) fn render(report: &GovernReport) -> String {
     )];
     let share = done.saved_share().map_or(String::new(), |s| format!(", {} of all", percent(s)));
     rows.push(("out", format!("{} in swap{share}; {} of late", done.swapped, done.swapped_lately)));
+    if !done.beside.all().is_zero() {
+        rows.push(("beside", beside(&done.beside)));
+    }
     if let Some(held) = report.store.filter(|held| !held.original.is_zero()) {
         rows.push(("store", format!("{} in {}, of all groups", held.original, held.memory)));
     }
@@ -121,6 +125,37 @@ pub(super) fn render(report: &GovernReport) -> String {
     text
 }
 
+/// What the group has that is in neither sum.
+fn beside(of: &Beside) -> String {
+    let kinds = [
+        (of.files, "of files"),
+        (of.kernel, "the kernel's own for it"),
+        (of.unmapped, "read ahead or on its way out"),
+        (of.rest, "charged ahead"),
+    ];
+    let kinds: Vec<_> = kinds
+        .into_iter()
+        .filter(|(bytes, _)| !bytes.is_zero())
+        .map(|(bytes, kind)| format!("{bytes} {kind}"))
+        .collect();
+    format!("{} of the group are neither: {}", of.all(), kinds.join(", "))
+}
+
 fn did(report: &GovernReport) -> &'static str {
     if report.enforced { "governed" } else { "observed" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_neither_sum_is_named_by_its_kinds() {
+        let (files, kernel) = (Bytes::mib(1), Bytes::kib(512));
+        let of = Beside { files, kernel, ..Beside::default() };
+        assert_eq!(
+            beside(&of),
+            "1.50 MiB of the group are neither: 1.00 MiB of files, 512 KiB the kernel's own for it"
+        );
+    }
 }

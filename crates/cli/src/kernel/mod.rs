@@ -8,6 +8,7 @@
 //! | [`joined`] | a program that shares the budget of another run |
 //! | [`member`] | its part in a budget that runs of either engine share |
 //! | [`chooser`] | which policy chooses what leaves |
+//! | [`outside`] | memory of its processes that the control group does not count |
 //! | [`total`] | a budget that is for compressed pages as well |
 //! | [`render`](mod@render) | the report as people read it |
 
@@ -15,6 +16,7 @@ pub(crate) mod chooser;
 pub(crate) mod joined;
 pub(crate) mod made;
 pub(crate) mod member;
+mod outside;
 mod render;
 pub(crate) mod session;
 pub(crate) mod total;

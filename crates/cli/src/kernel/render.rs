@@ -2,8 +2,9 @@
 
 use terrace_core::{Bytes, Cycles, Nanos};
 use terrace_kernel::division::Divided;
-use terrace_report::kernel::KernelReport;
-use terrace_report::{End, share};
+use terrace_report::kernel::{AtOnce, KernelReport};
+use terrace_report::outside::{OutsideCause, OutsideReport};
+use terrace_report::{End, RunLevel, share};
 
 use crate::output::{count, counted, facts, percent};
 
@@ -13,38 +14,15 @@ pub(crate) fn render(report: &KernelReport) -> String {
     let name = name.rsplit('/').next().unwrap_or(name);
     let stats = &report.stats;
     let ended = ended(report.end, report.elapsed);
-    let held = if report.keeps_budget() {
-        "held".to_owned()
-    } else if stats.settled {
-        format!("exceeded by {}", percent(report.exceeded()))
-    } else {
-        "not reached yet".to_owned()
-    };
-    let level = &report.run_level;
-    let has = if report.holds_store {
-        format!(
-            "{} resident and compressed at most, {} now, of which {} are resident",
-            level.resident_peak, level.resident, stats.resident
-        )
-    } else {
-        format!("{} resident at most, {} now", stats.resident_peak, stats.resident)
-    };
     let chooser = match report.chooser.as_str() {
         "kernel" => "the kernel's lists choose what leaves".to_owned(),
         policy => format!("{policy} chooses what leaves, {} of its own", report.policy_bytes),
     };
-    let mut rows = vec![
-        (
-            "budget",
-            format!(
-                "{}{}{}, {held}: {has}",
-                report.budget,
-                if report.holds_store { " with the store" } else { "" },
-                if report.division.is_some() { " with files" } else { "" },
-            ),
-        ),
-        ("swap", report.swap.what.clone()),
-    ];
+    let mut rows = budget(report);
+    rows.extend(report.outside.as_ref().map(|all| ("outside", outside(report, all))));
+    let peak = report.total_peak.filter(|_| !report.keeps_covered());
+    rows.extend(peak.map(|peak| ("at its peak", at_peak(peak, report.budget))));
+    rows.push(("swap", report.swap.what.clone()));
     if !stats.kernel_beside_peak.is_zero() {
         let most = stats.kernel_beside_peak;
         rows.push((
@@ -65,8 +43,14 @@ pub(crate) fn render(report: &KernelReport) -> String {
             format!("{} in {}{ratio}; {} at most", held.original, held.memory, held.peak),
         ));
     }
+    if let Some(tables) = report.tables.filter(|_| report.holds_store) {
+        rows.push((
+            "tables",
+            format!("about {tables} of the kernel's for that device, beside the budget"),
+        ));
+    }
     if report.swap.recompresses {
-        rows.push(("recompressed", "idle pages are, by zstd".to_owned()));
+        rows.push(("recompressed", "idle pages are, by zstd, where that pays".to_owned()));
     }
     if let Some(backed) = report.backed {
         rows.push((
@@ -157,6 +141,82 @@ pub(crate) fn render(report: &KernelReport) -> String {
     format!("terrace: {name} {ended}\n{}", facts("  ", &rows))
 }
 
+/// What the run may have and has; of a share of a budget, and then what all have that share it.
+fn budget(report: &KernelReport) -> Vec<(&'static str, String)> {
+    let stats = &report.stats;
+    let held = if report.keeps_budget() {
+        "held".to_owned()
+    } else if report.keeps_covered() {
+        "held, but for what lies outside of it".to_owned()
+    } else if stats.settled {
+        format!("exceeded by {}", percent(report.exceeded()))
+    } else {
+        "not reached yet".to_owned()
+    };
+    let level = &report.run_level;
+    let has = if report.holds_store {
+        format!(
+            "{} resident and compressed at most; {} now, {} resident and {} compressed",
+            level.resident_peak,
+            level.resident,
+            stats.resident,
+            level.resident - stats.resident
+        )
+    } else {
+        format!("{} resident at most, {} now", stats.resident_peak, stats.resident)
+    };
+    let whose = match report.budget_of {
+        Some(broker) => format!(", the run's share of the budget of {broker} as it was last"),
+        None => String::new(),
+    };
+    let mut rows = vec![(
+        "budget",
+        format!(
+            "{}{}{}{whose}, {held}: {has}",
+            report.budget,
+            if report.holds_store { " with the store" } else { "" },
+            if report.division.is_some() { " with files" } else { "" },
+        ),
+    )];
+    if let Some(broker) = report.budget_of {
+        let RunLevel { budget, resident, resident_peak, .. } = report.run_level;
+        rows.push((
+            "shared",
+            format!(
+                "{budget} is the budget of {broker}: all that share it, this run among them, have \
+                 {resident_peak} resident at most, {resident} now"
+            ),
+        ));
+    }
+    rows
+}
+
+/// Memory that no budget bounds.
+fn outside(report: &KernelReport, all: &OutsideReport) -> String {
+    let cause = |part: &OutsideCause| format!("{}, {}", part.cause.words(), part.peak);
+    let mut parts: Vec<_> = all.causes.iter().map(cause).collect();
+    if report.left_group > 0 {
+        let left = report.left_group;
+        parts.push(format!(
+            "{} left in all; what is still charged to the group is not counted",
+            counted(left, "process", "processes")
+        ));
+    }
+    let now = if report.end.is_some() { String::new() } else { format!("{} now, ", all.now) };
+    format!("{now}{} at most: {}", all.peak, parts.join("; "))
+}
+
+/// The parts of a `--total` at its peak, and why they were more than it.
+fn at_peak(peak: AtOnce, total: Bytes) -> String {
+    let AtOnce { resident, store } = peak;
+    let why = if store > total / 4 * 3 {
+        "pages that hardly compress took more than the three quarters that are taken off"
+    } else {
+        "compressed pages came to take more, faster than others left for them"
+    };
+    format!("{resident} resident and {store} compressed: {why}")
+}
+
 /// How the budget is divided, in rows.
 pub(crate) fn division(divided: &Divided) -> Vec<(&'static str, String)> {
     let Divided { files, program, share, to_files, to_program, .. } = divided;
@@ -186,14 +246,17 @@ pub(crate) fn division(divided: &Divided) -> Vec<(&'static str, String)> {
             count(to_program.0)
         ),
     ));
-    let how = if divided.file_page_measured { "measured" } else { "assumed" };
+    let how = |is_measured| if is_measured { "measured" } else { "assumed" };
     rows.push((
         "came back",
         format!(
-            "{} pages of files, at {} each ({how}); {} of the program",
+            "{} pages of files, at {} each ({}); {} of the program, at {} each ({})",
             count(divided.files_came_back),
             divided.file_page,
-            count(divided.program_came_back)
+            how(divided.file_page_measured),
+            count(divided.program_came_back),
+            divided.program_page,
+            how(divided.program_page_measured)
         ),
     ));
     if divided.files_unread > 0 {
@@ -216,5 +279,111 @@ pub(super) fn ended(end: Option<End>, elapsed: Nanos) -> String {
         Some(End::Exited(0)) => format!("ended well after {elapsed}"),
         Some(End::Exited(code)) => format!("ended with {code} after {elapsed}"),
         Some(End::Killed(signal)) => format!("was killed by signal {signal} after {elapsed}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A report of a run with 48 MiB in a budget of 64 MiB.
+    fn report() -> KernelReport {
+        let mib = |n: u64| n << 20;
+        let level = |budget, resident| {
+            serde_json::json!({
+                "budget": budget, "resident": resident, "resident_peak": resident,
+                "exceeded": 0, "exceeded_peak": 0,
+            })
+        };
+        let report = serde_json::json!({
+            "program": ["/bin/redis-server"], "end": null, "elapsed": 3_000_000_000_u64,
+            "budget": mib(64), "swap": { "kind": "zram", "what": "zram0", "devices": [0] },
+            "store": null, "chooser": "kernel", "policy_bytes": 0, "charged_peak": null,
+            "faults_lost": 0, "lacks": [], "settled": true,
+            "resident": mib(48), "resident_peak": mib(50), "faults": 0, "reclaimed": 0,
+            "short": 0, "put_out": 0, "stayed": 0, "ahead": 0, "braked": 0, "braked_time": 0,
+            "passes": 0, "own_cpu": 0, "observing_cpu": 0,
+            "run_level": level(mib(64), mib(48)),
+        });
+        serde_json::from_value(report).unwrap()
+    }
+
+    fn rows(report: &KernelReport) -> Vec<String> {
+        let text = render(report);
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        text.lines().map(words).collect()
+    }
+
+    fn has(report: &KernelReport, row: &str) -> bool {
+        rows(report).iter().any(|line| line == row)
+    }
+
+    #[test]
+    fn a_share_is_told_apart_from_the_budget_that_it_is_of() {
+        let own = "budget 64.0 MiB, held: 50.0 MiB resident at most, 48.0 MiB now";
+        assert!(has(&report(), own), "{:?}", rows(&report()));
+        let mut shares = report();
+        shares.budget_of = Some(4711);
+        shares.run_level.budget = Bytes::gib(1);
+        shares.run_level.resident = Bytes::mib(900);
+        shares.run_level.resident_peak = Bytes::mib(950);
+        let share = "budget 64.0 MiB, the run's share of the budget of 4711 as it was last, held: \
+                     50.0 MiB resident at most, 48.0 MiB now";
+        assert!(has(&shares, share), "{:?}", rows(&shares));
+        let of_all = "shared 1.00 GiB is the budget of 4711: all that share it, this run among \
+                      them, have 950 MiB resident at most, 900 MiB now";
+        assert!(has(&shares, of_all), "{:?}", rows(&shares));
+    }
+
+    #[test]
+    fn who_left_the_control_group_is_told_and_the_budget_is_not_said_to_be_held() {
+        let mut left = report();
+        let (peak, now) = (Bytes::mib(30), Bytes::mib(20));
+        let cause = terrace_report::outside::Cause::LeftGroup;
+        left.outside = Some(Box::new(OutsideReport {
+            now,
+            peak,
+            with_managed_peak: Bytes::mib(78),
+            causes: vec![OutsideCause { cause, now, peak }],
+            own_peak: Bytes::ZERO,
+        }));
+        left.left_group = 3;
+        let budget = "budget 64.0 MiB, held, but for what lies outside of it: 50.0 MiB resident at \
+                      most, 48.0 MiB now";
+        assert!(has(&left, budget), "{:?}", rows(&left));
+        let outside = "outside 20.0 MiB now, 30.0 MiB at most: processes that have left the control \
+                       group, 30.0 MiB; 3 processes left in all; what is still charged to the group is \
+                       not counted";
+        assert!(has(&left, outside), "{:?}", rows(&left));
+    }
+
+    #[test]
+    fn both_parts_of_a_total_are_its_sum_and_why_it_was_exceeded_is_told() {
+        let mut total = report();
+        total.holds_store = true;
+        total.run_level.resident = Bytes::mib(60);
+        total.run_level.resident_peak = Bytes::mib(72);
+        total.run_level.exceeded_peak = Bytes::mib(8);
+        let peak = |resident, store| {
+            Some(AtOnce { resident: Bytes::mib(resident), store: Bytes::mib(store) })
+        };
+        total.total_peak = peak(56, 16);
+        total.tables = Some(Bytes::mib(5));
+        let budget = "budget 64.0 MiB with the store, exceeded by 12.5 %: 72.0 MiB resident and \
+                      compressed at most; 60.0 MiB now, 48.0 MiB resident and 12.0 MiB compressed";
+        assert!(has(&total, budget), "{:?}", rows(&total));
+        let why = |total: &KernelReport| {
+            let told = rows(total).into_iter().find(|line| line.starts_with("at its peak"));
+            told.unwrap_or_default()
+        };
+        assert!(
+            why(&total).contains("56.0 MiB resident and 16.0 MiB compressed: compressed pages")
+        );
+        total.total_peak = peak(20, 52);
+        assert!(why(&total).contains("hardly compress"), "{}", why(&total));
+        let tables = "tables about 5.00 MiB of the kernel's for that device, beside the budget";
+        assert!(has(&total, tables), "{:?}", rows(&total));
+        total.run_level.exceeded_peak = Bytes::mib(1);
+        assert_eq!(why(&total), "", "it was kept");
     }
 }

@@ -33,8 +33,9 @@ use terrace_sampler::Choice;
 use super::chooser::{Chooser, Seeing};
 use super::made::Made;
 use super::member::Member;
-use super::total::{self, Total};
-use super::{LEAST, render};
+use super::outside::OutsideWatch;
+use super::render;
+use super::total::{self, Store, Total};
 use crate::advice::Signs;
 use crate::args::mode_name;
 use crate::attach::recorder::{self, Recorder};
@@ -56,10 +57,8 @@ use crate::runs::{KernelRun, Manifest};
 const NAMES: Nanos = Nanos::millis(500);
 /// Processes whose names are kept: a run may have thousands.
 const NAMED: usize = 1024;
-/// With `--total`, how often what the store takes is taken off the budget, and how much of it may
-/// go that way: incompressible memory would take all.
-const SHARE: Duration = Duration::from_millis(200);
-const STORE_AT_MOST: f64 = 0.75;
+/// With `--total`, how often it is looked at what the store takes.
+const SHARE: Duration = Duration::from_millis(2);
 
 /// What is to be kept within a budget.
 pub(crate) struct How {
@@ -108,7 +107,8 @@ pub(crate) struct Shown {
     pub(crate) files: Files,
 }
 
-/// Programs that are kept within their budget.
+/// Programs that are kept within their budget. More than twenty fields: what bounds them, what is seen of them
+/// and what is shown goes on side by side, and one step drives all of it.
 pub(crate) struct Session {
     engine: Engine<LinuxWorld>,
     how: Told,
@@ -134,6 +134,8 @@ pub(crate) struct Session {
     keeper: Option<Keeper>,
     /// Tells a broker what the run has, and is told what it may have.
     member: Option<Member>,
+    /// Looks for processes that leave the run's control group; `None` where it has none of its own.
+    outside: Option<OutsideWatch>,
     /// What is warned of while it goes on; `None` where nobody is to be told.
     warnings: Option<Warnings>,
     /// After an error the programs go on alone.
@@ -184,6 +186,10 @@ impl Session {
                 "nothing slows the program down above its budget: no `cpu` controller".into(),
             );
         }
+        let outside = match &how.whose {
+            Whose::Run(group) => Some(OutsideWatch::new(group.clone(), how.division.is_some())),
+            Whose::Group(_) | Whose::Processes(_) | Whose::Started => None,
+        };
         let (mut world, sees) = LinuxWorld::new(how.whose);
         if let Some(keeper) = &how.division {
             world.divide(keeper.division());
@@ -210,7 +216,7 @@ impl Session {
             .then(|| Economist::new(economist, calibration(made.swap().kind)));
         let header = record.is_some().then(|| {
             let clock = own.as_ref().map(|own| own.calibration().clock);
-            header(&how.program, economist, fast, brain.as_ref(), (clock, made.swap()))
+            header(&how.program, economist, fast, brain.as_ref(), clock)
         });
         let mut recorder =
             record.zip(header.as_ref()).map(|(out, header)| Recorder::create(out, header));
@@ -253,7 +259,8 @@ impl Session {
         );
         engine.keep_decisions(recorder.is_some() || showing.wants_decisions());
         let events = recorder.as_ref().map(|_| listen_to(&mut engine));
-        let keeper = keeper(made.swap(), how.store_limit)?;
+        let priced = (economist != Mode::Off).then_some(how.holds_store);
+        let keeper = keeper(made.swap(), how.store_limit, priced)?;
         if !quiet {
             lacks.iter().for_each(output::warn);
         }
@@ -283,6 +290,7 @@ impl Session {
             named: None,
             lacks,
             at_begin: None,
+            outside,
             warnings: (!quiet).then(Warnings::new),
             failed: None,
             made,
@@ -317,6 +325,9 @@ impl Session {
             division.step(Nanos(terrace_live::sys::now()), self.engine.processes());
             self.engine.charge(division.take_cpu());
         }
+        if self.outside.as_ref().is_some_and(OutsideWatch::is_due) {
+            self.look_outside();
+        }
         self.complain();
         self.warn();
         self.write_down();
@@ -333,21 +344,24 @@ impl Session {
             self.budget.store(share.get(), Release);
         }
         let asked = Bytes(self.budget.load(Acquire));
-        let is_due = self.total.is_some() && Instant::now() >= self.share_due;
+        let now = Instant::now();
+        let is_due = self.total.is_some() && now >= self.share_due;
         if asked == self.budget_seen && !is_due {
             return Ok(());
         }
         let is_new = asked != self.budget_seen;
-        (self.budget_seen, self.share_due) = (asked, Instant::now() + SHARE);
+        if let Some(total) = self.total.as_mut().filter(|_| is_new) {
+            total.set_budget(asked);
+        }
+        self.budget_seen = asked;
         let mut fast = asked;
-        if let Some(total) = &mut self.total {
-            let store = total::store(&Root::machine(), self.made.swap(), self.made.group());
-            if is_new {
-                total.set_budget(asked);
+        if let Some(store) = self.look_at_total() {
+            self.share_due = now + SHARE;
+            fast = store.leaves(asked, self.engine.stats().resident);
+            // With each new budget the engine forgets for how long nothing has left.
+            if !is_new && !total::is_far(fast, self.engine.fast(), asked) {
+                return Ok(());
             }
-            total.look(self.engine.stats().resident + store, asked);
-            let most = Bytes::from_f64(asked.as_f64() * STORE_AT_MOST);
-            fast = (asked - store.min(most)).max(LEAST);
         }
         if fast != self.engine.fast() {
             self.engine.set_fast(fast)?;
@@ -364,6 +378,24 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// With `--total`, what is resident and what is compressed at one moment. In this order: a page that
+    /// leaves in between is in both and not in neither.
+    fn look_at_total(&mut self) -> Option<Store> {
+        let total = self.total.as_mut()?;
+        self.engine.weigh();
+        let store = Store::of(&Root::machine(), self.made.swap(), self.made.group());
+        total.look(self.engine.stats().resident, store.memory, self.budget_seen);
+        Some(store)
+    }
+
+    /// Compares the processes with those of the group.
+    fn look_outside(&mut self) {
+        let covered = self.total.map_or(self.engine.stats().resident, |total| total.now);
+        if let Some(outside) = &mut self.outside {
+            self.engine.charge(outside.look(covered));
+        }
     }
 
     /// Says once what is missing; the run goes on.
@@ -383,8 +415,7 @@ impl Session {
         let blind = blind.map(|e| format!("not all that comes back is seen: {e}"));
         let keeper = self.keeper.as_ref();
         if let Some(keeper) = keeper {
-            self.engine.charge(keeper.take_cpu());
-            keeper.take_written().iter().for_each(|written| self.engine.wrote_back(written));
+            self.engine.tend(keeper);
         }
         let idle = keeper.and_then(Keeper::take_failed);
         let idle = idle.map(|e| format!("nothing is done for idle compressed pages any more: {e}"));
@@ -406,7 +437,11 @@ impl Session {
         let times = (elapsed, self.engine.stats().thrashing);
         let (level, swap) = (self.level(), self.engine.short_of_swap());
         let run = self.member.as_ref().map_or(std::process::id(), Member::run);
-        let signs = |thrashing| Signs::by_kernel(level, swap, thrashing);
+        let outside = self.outside.as_ref().map_or(Bytes::ZERO, OutsideWatch::now);
+        let has = self.total.map_or(self.engine.stats().resident, |total| total.now);
+        let is_too_much = !outside.is_zero() && has + outside > self.budget_seen;
+        let outside = is_too_much.then_some(outside);
+        let signs = |thrashing| Signs { outside, ..Signs::by_kernel(level, swap, thrashing) };
         let told = self.warnings.as_mut().map(|warnings| warnings.look(times, signs, run));
         told.into_iter().flatten().for_each(output::warn);
         self.engine.charge(thread_cpu().saturating_sub(cpu));
@@ -483,6 +518,13 @@ impl Session {
 
     /// The figures now.
     fn figures(&mut self, end: Option<End>) -> KernelReport {
+        // All that is told is of this moment, at the end of one when the program has gone.
+        if self.look_at_total().is_none() {
+            self.engine.weigh();
+        }
+        if end.is_some() {
+            self.look_outside();
+        }
         let mut lacks = self.lacks.clone();
         match self.engine.world().unwatched() {
             0 => {}
@@ -508,7 +550,12 @@ impl Session {
             run_level: self.level(),
             division: self.division.as_ref().map(|division| Box::new(division.report())),
             holds_store: self.total.is_some(),
+            total_peak: self.total.map(|total| total.peak),
+            outside: self.outside.as_ref().and_then(OutsideWatch::report),
+            left_group: self.outside.as_ref().map_or(0, OutsideWatch::left),
             swap: self.made.swap().clone(),
+            tables: own_device(self.made.swap())
+                .and_then(|device| zram::tables(&Root::machine(), device)),
             backed: own_device(self.made.swap())
                 .and_then(|device| backed(&Root::machine(), device)),
             store: zram::held(&Root::machine(), &self.made.swap().devices),
@@ -534,8 +581,9 @@ impl Session {
             return level;
         }
         let Stats { resident, resident_peak, exceeded, .. } = *self.engine.stats();
-        let own = Total { now: resident, peak: resident_peak, exceeded, settled: true };
-        let Total { now, peak, exceeded, .. } = self.total.unwrap_or(own);
+        let own = (resident, resident_peak, exceeded);
+        let of_total = |total: Total| (total.now, total.peak.both(), total.exceeded);
+        let (now, peak, exceeded) = self.total.map_or(own, of_total);
         RunLevel {
             budget: self.budget_seen,
             resident: now,
@@ -578,9 +626,9 @@ impl Session {
     ) -> bool {
         let stopped = self.engine.finish().map_err(Failure::failed);
         // What it has begun with the device has to end before that is taken away.
-        let written = self.keeper.take().map(Keeper::finish).unwrap_or_default();
-        for written in &written {
-            self.engine.wrote_back(written);
+        if let Some(mut keeper) = self.keeper.take() {
+            keeper.finish();
+            self.engine.tend(&keeper);
         }
         self.write_down();
         let report = self.figures_in_place(end);
@@ -623,15 +671,22 @@ fn own_device(swap: &SwapUse) -> Option<u32> {
 }
 
 /// Who looks after the idle pages of a device that was made for the run, and can do something for
-/// them.
-fn keeper(swap: &SwapUse, limit: Option<Bytes>) -> Result<Option<Keeper>, Failure> {
+/// them. Where what it does has a price, `priced` says whether the budget is for the store, too.
+fn keeper(
+    swap: &SwapUse,
+    limit: Option<Bytes>,
+    priced: Option<bool>,
+) -> Result<Option<Keeper>, Failure> {
     let Some(device) = own_device(swap).filter(|_| swap.recompresses || swap.writes_back) else {
         return Ok(None);
     };
     let limit = limit.filter(|_| swap.writes_back);
-    Keeper::start(Tending::new(Root::machine(), device, swap.recompresses, limit))
-        .map(Some)
-        .map_err(Failure::failed)
+    let tending = Tending::new(Root::machine(), device, swap.recompresses, limit);
+    let tending = match priced {
+        Some(in_budget) => tending.priced(in_budget),
+        None => tending,
+    };
+    Keeper::start(tending).map(Some).map_err(Failure::failed)
 }
 
 /// That nothing of the kernel's holds a program near its budget, as far as this error says.
@@ -639,9 +694,10 @@ fn not_held(error: &std::io::Error) -> String {
     format!("the kernel does not hold the program near its budget, only Terrace does: {error}")
 }
 
-/// The tiers' names, fastest first.
+/// The tiers' names, fastest first; and what else decisions are about: what zram writes to, and where
+/// files and memory that processes share are mapped from.
 fn tiers() -> Vec<String> {
-    vec!["dram".to_owned(), "swap".to_owned()]
+    ["dram", "swap", "file", "mapped"].map(str::to_owned).to_vec()
 }
 
 /// What a recording begins with.
@@ -650,11 +706,9 @@ fn header(
     mode: Mode,
     budget: Bytes,
     brain: Option<&Brain>,
-    (clock, swap): (Option<Frequency>, &SwapUse),
+    clock: Option<Frequency>,
 ) -> Header {
-    let mut tiers = tiers();
-    // Decisions are about what zram writes there, too.
-    tiers.extend(swap.writes_back.then(|| "file".to_owned()));
+    let tiers = tiers();
     let Some(brain) = brain else {
         let name = Facts::read(Path::new("/")).cpu.model;
         let machine = MachineFacts { name, clock, tiers };

@@ -103,8 +103,12 @@ pub(super) fn run(
     let record = record.map(|path| files.writes("--record", path, Kind::Recording)).transpose()?;
     let wish = Wish {
         program: args.shown().join(" "),
-        // What it can hold takes a few bytes a page before it holds it.
-        device_size: machine_memory(),
+        // What it can hold takes a few bytes a page before it holds it, which counts where little may be taken.
+        device_size: if holds_store {
+            total::device_size(fast, machine_memory())
+        } else {
+            machine_memory()
+        },
         need: fast,
         group: WishedGroup::Own,
         backing: args.spill.as_ref().map(|spill| spill.backing(args.spill_size)).transpose()?,

@@ -13,24 +13,26 @@ use super::shared_files::{FileId, Part};
 
 /// What `/proc/PID/status` says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     /// The process that started it.
-    pub(super) parent: u32,
+    pub(crate) parent: u32,
     /// Private memory in RAM that is no file's, bytes; private copies of files' pages are in it.
-    pub(super) private: u64,
+    pub(crate) private: u64,
     /// Shared memory in RAM that is no file's, bytes. A page counts as often as it is mapped.
-    pub(super) shared: u64,
-    /// Pages of files that are mapped, bytes.
-    pub(super) file: u64,
+    pub(crate) shared: u64,
+    /// Pages of files that are mapped, bytes; secret memory is in it.
+    pub(crate) file: u64,
+    /// Mappings that are locked, bytes: secret memory is.
+    pub(crate) locked: u64,
     /// Huge pages of the kernel's pool (hugetlbfs) that are mapped, bytes; in none of the others.
-    pub(super) pool: u64,
+    pub(crate) pool: u64,
     /// The most that private, shared and file had in sum, ever.
-    pub(super) most: u64,
+    pub(crate) most: u64,
 }
 
 impl Memory {
     /// Of a process; `None` of one that has none (any more).
-    pub(super) fn of(process: u32) -> Option<Self> {
+    pub(crate) fn of(process: u32) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{process}/status")).ok()?)
     }
 
@@ -44,6 +46,7 @@ impl Memory {
             private: value("RssAnon:")? << 10,
             shared: value("RssShmem:")? << 10,
             file: value("RssFile:")? << 10,
+            locked: value("VmLck:").unwrap_or(0) << 10,
             pool: value("HugetlbPages:").unwrap_or(0) << 10,
             most: value("VmHWM:")? << 10,
         })
@@ -358,13 +361,15 @@ mod tests {
 
     #[test]
     fn what_the_kernel_says_of_a_process_is_read() {
-        let status = "Name:\tcat: PPid: 9\nPPid:\t12\nVmHWM:\t 99 kB\nRssAnon:\t     116 kB\n\
+        let status = "Name:\tcat: PPid: 9\nPPid:\t12\nVmLck:\t 20 kB\nVmHWM:\t 99 kB\n\
+                      RssAnon:\t     116 kB\n\
                       RssFile:\t 1664 kB\nRssShmem:\t 8 kB\nHugetlbPages:\t 4096 kB\n";
         let expected = Memory {
             parent: 12,
             private: 116 << 10,
             shared: 8 << 10,
             file: 1664 << 10,
+            locked: 20 << 10,
             pool: 4 << 20,
             most: 99 << 10,
         };

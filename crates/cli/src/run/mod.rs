@@ -18,6 +18,7 @@
 //! | [`warning`] | what it warns of while it goes on |
 //! | [`plain`] | processes that nothing was loaded into |
 //! | [`mod@render`] | what the run used, did and cost |
+//! | [`secret`] | secret memory (`memfd_secret`), which is in no other count |
 //! | [`spill`] | what `--spill` names |
 
 mod across;
@@ -27,13 +28,14 @@ pub(crate) mod engine;
 mod kernel;
 mod library;
 mod managed;
-mod memory;
+pub(crate) mod memory;
 mod nodes;
 mod outside;
 mod plain;
 pub(crate) mod program;
 mod recorder;
 pub(crate) mod render;
+pub(crate) mod secret;
 mod shared_files;
 mod spill;
 pub(crate) mod warning;

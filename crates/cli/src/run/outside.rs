@@ -28,6 +28,7 @@ use terrace_report::outside::{Cause, OutsideCause, OutsideReport, least};
 
 use super::memory::{ByCause, FileSystems, Known, Mappings, Memory};
 use super::plain::PlainWatch;
+use super::secret::Secrets;
 use super::shared_files::{Part, resident_once};
 use crate::runs::{self, Beside};
 
@@ -75,6 +76,7 @@ pub(super) struct OutsideWatch {
     /// Spent on reading mappings.
     reading: Duration,
     seen: BTreeMap<u32, Seen>,
+    secrets: Secrets,
     systems: FileSystems,
     /// Shared memory as it was when it was last told apart.
     round: Round,
@@ -245,6 +247,7 @@ impl OutsideWatch {
             due: now + INTERVAL.0,
             reading: Duration::ZERO,
             seen: BTreeMap::new(),
+            secrets: Secrets::default(),
             systems: FileSystems::new(),
             round: Round::default(),
             once: None,
@@ -337,6 +340,7 @@ impl OutsideWatch {
             })
             .collect();
         self.seen.retain(|process, _| memory.contains_key(process));
+        self.secrets.keep(|process| memory.contains_key(&process));
         self.add_up(&looks, &memory);
     }
 
@@ -383,12 +387,24 @@ impl OutsideWatch {
             add(&mut now, &causes);
             self.had(look, causes);
         }
+        now[Cause::Secret as usize] = self.secret(looks);
         let sum: u64 = now.iter().sum();
         // What grows fast is looked at often.
         self.grows = sum >= self.now.iter().sum::<u64>() + self.least;
         (self.now, self.managed) = (now, managed);
         self.found.own = self.found.own.max(own);
         self.note(&now, managed);
+    }
+
+    /// Secret memory, which the sums have among files' pages.
+    fn secret(&mut self, looks: &[Look<'_>]) -> u64 {
+        let mut sum = 0;
+        for look in looks.iter().filter(|look| look.memory.locked > 0) {
+            let (used, may_read) = (own_time(), self.may_read());
+            sum += self.secrets.of(look.process, &look.memory, may_read);
+            self.reading += own_time().saturating_sub(used);
+        }
+        sum
     }
 
     /// Notes what was there at one time.
@@ -740,7 +756,7 @@ impl<'a> Look<'a> {
     /// What a process said of itself when it ended. `page` is that of one that was managed.
     fn of_ending(ending: &Ending, page: Option<&'a ProcessPage>) -> Self {
         let &Ending { process, parent, private, shared, file, most, .. } = ending;
-        let memory = Memory { parent, private, shared, file, most, pool: 0 };
+        let memory = Memory { parent, private, shared, file, most, pool: 0, locked: 0 };
         let resident = page.map_or(0, |page| page.counters.resident_bytes.load(Relaxed));
         let (kind, inside) = match ending.state {
             state if state == State::Active as u32 => (Kind::Managed, resident),

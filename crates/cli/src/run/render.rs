@@ -8,8 +8,8 @@ use terrace_live::broker::share::LEAST;
 use terrace_report::outside::{OutsideCause, OutsideReport};
 use terrace_report::plain::{PlainProgram, PlainReport};
 use terrace_report::run::{
-    AccountReport, AdviceReport, CoreDumpReport, Figures, NothingManaged, ProcessReport,
-    ProcessState, RunReport,
+    AccountReport, AdviceReport, CoreDumpReport, Figures, HugeReport, NothingManaged,
+    ProcessReport, ProcessState, RunReport,
 };
 use terrace_report::unread::UnreadProcess;
 use terrace_report::{End, Slowdown, share};
@@ -358,6 +358,21 @@ fn slowdown(slowdown: &Slowdown) -> String {
     )
 }
 
+/// How well a profile fits the run: the share of its benefit that lies in memory that was mapped, and of
+/// that memory the share of which it says nothing.
+fn fit(huge: &HugeReport) -> String {
+    let mut text = String::new();
+    if !huge.profile_benefit.is_zero() {
+        let share = percent(huge.profile_matched / huge.profile_benefit);
+        let _ = write!(text, ", with {share} of its benefit");
+    }
+    if !huge.profile_mapped.is_zero() {
+        let share = percent(huge.profile_unknown / huge.profile_mapped);
+        let _ = write!(text, "; {share} of the {} in them unknown to it", huge.profile_mapped);
+    }
+    text
+}
+
 /// What became of huge pages; nothing if there were none.
 fn huge_pages(total: &Figures) -> Option<String> {
     let huge = &total.huge;
@@ -377,6 +392,7 @@ fn huge_pages(total: &Figures) -> Option<String> {
                 count(huge.mappings_known),
                 counted(huge.mappings_known + huge.mappings_unknown, "mapping", "mappings")
             );
+            text += &fit(huge);
         }
         if huge.profile_unread > 0 {
             let processes = counted(huge.profile_unread, "process", "processes");
@@ -568,11 +584,13 @@ pub(crate) fn checks(lines: &[AccountReport]) -> String {
         .filter(|line| line.checks.is_any())
         .map(|line| {
             let checks = &line.checks;
+            let part = |share: Option<f64>| share.map_or_else(|| "-".to_owned(), percent);
             [
                 line.class.name().to_owned(),
                 count(checks.explored),
                 count(checks.held_out),
-                checks.came_true().map_or_else(|| "-".to_owned(), percent),
+                part(checks.came_true()),
+                part(checks.held_out_came_true()),
                 pair(checks.predicted_harm, checks.realised_harm),
             ]
         })
@@ -580,7 +598,10 @@ pub(crate) fn checks(lines: &[AccountReport]) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    table(["checks", "explored", "held out", "came true", "regret, cycles (realised)"], &rows)
+    table(
+        ["checks", "explored", "held out", "came true", "missed", "regret, cycles (realised)"],
+        &rows,
+    )
 }
 
 /// What the economist would have refused, if it is to advise and no more.
@@ -984,6 +1005,32 @@ mod tests {
         snapbox::assert_data_eq!(text, snapbox::file!["report-one.txt"].raw());
     }
 
+    /// Of rules nobody knows how much benefit there is; and what was not asked about has no share.
+    #[test]
+    fn a_profile_s_part_in_a_run_is_told_both_ways() {
+        let whole = HugeReport {
+            mappings_known: 3,
+            mappings_unknown: 1,
+            profile_mapped: Bytes::mib(96),
+            profile_unknown: Bytes::mib(12),
+            profile_benefit: Cycles(8_000),
+            profile_matched: Cycles(5_000),
+            ..HugeReport::default()
+        };
+        let unknown = "; 12.5 % of the 96.0 MiB in them unknown to it";
+        assert_eq!(fit(&whole), format!(", with 62.5 % of its benefit{unknown}"));
+        let rules = HugeReport { profile_benefit: Cycles::ZERO, ..whole };
+        assert_eq!(fit(&rules), unknown);
+        assert_eq!(fit(&HugeReport::default()), "");
+        let mut report = report();
+        report.total.huge = whole;
+        let told = huge_pages(&report.total).expect("there is a profile");
+        assert!(
+            told.contains("; it knows 3 of 4 mappings, with 62.5 % of its benefit; "),
+            "{told}"
+        );
+    }
+
     /// Whoever is to trust the accounts wants to know what they are checked by.
     #[test]
     fn what_was_tried_and_regretted_and_what_deciding_took_are_told_where_there_is_any() {
@@ -996,13 +1043,15 @@ mod tests {
             judged_realised_benefit: Cycles(6_000),
             predicted_harm: Cycles(4_000_000),
             realised_harm: Some(Cycles(6_000_000)),
-            ..CheckReport::default()
+            held_out_predicted: Cycles(500),
+            held_out_observed: Cycles(450),
         };
         report.total.deciding = Cycles(12_300_000);
         let text = render(&report);
         let line = text.lines().find(|line| line.contains("4.00 M (6.00 M)")).unwrap_or_default();
         let words: Vec<_> = line.split_whitespace().collect();
-        assert_eq!(words[..6], ["demote", "2", "1", "234", "75.0", "%"], "{text}");
+        let told = ["demote", "2", "1", "234", "75.0", "%", "90.0", "%"];
+        assert_eq!(words[..8], told, "{text}");
         let accounts = &mut report.total.accounts;
         (accounts[0].realised_benefit, accounts[0].checks.realised_harm) = (None, None);
         for told in ["88.0 G (not observed)", "4.00 M (not observed)"] {

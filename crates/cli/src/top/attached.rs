@@ -18,7 +18,9 @@ const REGIONS: usize = 64;
 /// time in which it thrashed lately, `own` the number by which it is found.
 pub(super) fn advice(report: &AttachReport, own: u32, thrashing: f64) -> Vec<Advice> {
     let Some(kernel) = &report.kernel else { return Vec::new() };
-    let signs = Signs::by_kernel(kernel.run_level, kernel.short_of_swap, thrashing);
+    let outside = kernel.too_much_outside();
+    let by_kernel = Signs::by_kernel(kernel.run_level, kernel.short_of_swap, thrashing);
+    let signs = Signs { outside, ..by_kernel };
     signs.all(kernel.budget_of.unwrap_or(own))
 }
 

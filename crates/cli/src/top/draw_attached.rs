@@ -61,10 +61,11 @@ fn lines(run: &AttachHistory, rates: &AttachRates) -> Vec<Line<'static>> {
     let per_second =
         report.limit.map_or("-".to_owned(), |limit| format!("{}/s", Bytes(limit.get() as u64)));
     let samplers: Vec<_> = report.samplers.iter().map(|sampler| sampler.name.as_str()).collect();
+    let ping_pongs = rates.ping_pongs.map_or("not observed".to_owned(), rate);
     let observed = if samplers.is_empty() { "nothing".to_owned() } else { samplers.join(", ") };
     vec![
         pair("promotions", rate(rates.promotions), "demotions", rate(rates.demotions)),
-        pair("ping-pong", rate(rates.ping_pongs), "back from swap", rate(rates.refaults)),
+        pair("ping-pong", ping_pongs, "back from swap", rate(rates.refaults)),
         pair("traffic", traffic, "at most", per_second),
         pair("sampling", percent(rates.sampling), "at most", percent(report.sampling_cap)),
         pair("samples", rate(rates.samples), "our CPU", format!("{:.2}", rates.own_cpu)),
@@ -190,7 +191,7 @@ mod tests {
             ],
             promotions: 512 * n,
             demotions: 600 * n,
-            ping_pongs: 3 * n,
+            ping_pongs: Some(3 * n),
             moved_by_others: 0,
             refaults: n,
             slowdown: None,

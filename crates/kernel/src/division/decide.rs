@@ -60,12 +60,18 @@ pub struct Divided {
     pub files_came_back: u64,
     /// Pages of the program that came back.
     pub program_came_back: u64,
-    /// What a page of a file takes to be read, and whether that was measured.
+    /// What a page of a file takes to be read.
     #[serde(default)]
     pub file_page: Nanos,
-    /// The same is measured, and not assumed.
+    /// Whether that was measured, of pages that came back to this run, and not assumed.
     #[serde(default)]
     pub file_page_measured: bool,
+    /// What a page of the program takes to come back.
+    #[serde(default)]
+    pub program_page: Nanos,
+    /// The same is measured, and not assumed.
+    #[serde(default)]
+    pub program_page_measured: bool,
     /// Files of which nothing could be learnt at the last look.
     #[serde(default)]
     pub files_unread: u64,
@@ -287,6 +293,8 @@ impl Divider {
             program_came_back: self.came_back.1,
             file_page: Nanos::ZERO,
             file_page_measured: false,
+            program_page: Nanos::ZERO,
+            program_page_measured: false,
             files_unread: 0,
             averts: self.latest.map(|latest| {
                 (latest.files.averts(mib).expected, latest.program.averts(mib).expected)

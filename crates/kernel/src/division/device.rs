@@ -13,7 +13,7 @@ use crate::files::Root;
 
 /// What a page takes before anything was read: between a fast disk with read-ahead and a slow one.
 const PRIOR: Interval = Interval { low: 20e3, expected: 100e3, high: 1e6 };
-/// Pages that have to be read before it is believed what they took.
+/// Pages of the run's own that have to come back before it is believed what they took.
 const ENOUGH: f64 = 256.0;
 /// What was measured is right within this factor: requests overlap, and others' are among them.
 const SPREAD: f64 = 2.0;
@@ -27,7 +27,7 @@ type Read = (u64, u64);
 #[derive(Debug, Default)]
 pub struct Disks {
     last: BTreeMap<u64, Read>,
-    /// Pages that were read, and how long that took in nanoseconds. What was long ago counts less.
+    /// Pages that came back, and how long reading them took in nanoseconds. What was long ago counts less.
     pages: f64,
     time: f64,
 }
@@ -52,13 +52,15 @@ fn parse(text: &str) -> BTreeMap<u64, Read> {
 }
 
 impl Disks {
-    /// Looks at what was read of these devices since the last look.
-    pub fn look(&mut self, root: &Root, devices: &[u64]) {
+    /// Looks at what was read of these devices since the last look. Of what was read `came_back` pages came
+    /// back to the run since then: where there was none, all that was read was for others, or for the first
+    /// time, and says nothing of the run's pages.
+    pub fn look(&mut self, root: &Root, devices: &[u64], came_back: u64) {
         let now = parse(&root.read("/proc/diskstats").unwrap_or_default());
-        self.take(now, devices);
+        self.take(now, devices, came_back);
     }
 
-    fn take(&mut self, now: BTreeMap<u64, Read>, devices: &[u64]) {
+    fn take(&mut self, now: BTreeMap<u64, Read>, devices: &[u64], came_back: u64) {
         let (mut pages, mut time) = (0.0, 0.0);
         for device in devices {
             let (Some(before), Some(after)) = (self.last.get(device), now.get(device)) else {
@@ -67,18 +69,19 @@ impl Disks {
             pages += after.0.saturating_sub(before.0) as f64 / SECTORS;
             time += after.1.saturating_sub(before.1) as f64 * 1e6;
         }
-        if pages > 0.0 {
+        let own = pages.min(came_back as f64);
+        if own > 0.0 {
             // As much as is enough by itself counts as much as all before.
-            let keep = ENOUGH / (ENOUGH + pages);
-            self.pages = self.pages * keep + pages;
-            self.time = self.time * keep + time;
+            let keep = ENOUGH / (ENOUGH + own);
+            self.pages = self.pages * keep + own;
+            self.time = self.time * keep + time * own / pages;
         }
         self.last = now;
     }
 
     /// What a page takes, in nanoseconds.
     pub fn page(&self) -> Interval {
-        if self.pages < ENOUGH {
+        if !self.is_measured() {
             return PRIOR;
         }
         let each = self.time / self.pages;
@@ -87,7 +90,12 @@ impl Disks {
 
     /// The same as a time, and whether it was measured.
     pub fn expected(&self) -> (Nanos, bool) {
-        (Nanos::from_f64(self.page().expected), self.pages >= ENOUGH)
+        (Nanos::from_f64(self.page().expected), self.is_measured())
+    }
+
+    /// Whether enough was seen. A device that counts what is read and not for how long shows no time.
+    fn is_measured(&self) -> bool {
+        self.pages >= ENOUGH && self.time > 0.0
     }
 }
 
@@ -111,17 +119,38 @@ mod tests {
     fn a_page_takes_what_pages_took() {
         let (mut disks, device) = (Disks::default(), libc::makedev(254, 0));
         let read = |pages: u64, ms: u64| BTreeMap::from([(device, (pages * 8, ms))]);
-        disks.take(read(0, 0), &[device]);
-        disks.take(read(100, 50), &[device]);
+        disks.take(read(0, 0), &[device], u64::MAX);
+        disks.take(read(100, 50), &[device], u64::MAX);
         assert_eq!(disks.expected(), (Nanos::micros(100), false), "too few");
-        disks.take(read(1000, 80), &[device]);
+        disks.take(read(1000, 80), &[device], u64::MAX);
         let (page, measured) = disks.expected();
         assert!(measured && page > Nanos::micros(40) && page < Nanos::micros(50), "{page}");
         // Other devices say nothing.
-        disks.take(BTreeMap::from([(device, (8000, 80)), (7, (1 << 40, 1))]), &[device]);
+        disks.take(BTreeMap::from([(device, (8000, 80)), (7, (1 << 40, 1))]), &[device], u64::MAX);
         assert_eq!(disks.expected(), (page, true));
         // A disk that has become slow is believed soon.
-        disks.take(read(2000, 5080), &[device]);
+        disks.take(read(2000, 5080), &[device], u64::MAX);
         assert!(disks.expected().0 > Nanos::millis(3), "{:?}", disks.expected());
+    }
+
+    /// The report said `measured` of what other programs had read.
+    #[test]
+    fn what_was_read_for_others_measures_nothing() {
+        let (mut disks, device) = (Disks::default(), libc::makedev(254, 0));
+        let read = |pages: u64, ms: u64| BTreeMap::from([(device, (pages * 8, ms))]);
+        disks.take(read(0, 0), &[device], 0);
+        disks.take(read(9000, 700), &[device], 0);
+        assert!(!disks.expected().1);
+        // Some of them were the run's.
+        disks.take(read(18_000, 1400), &[device], 100);
+        assert!(!disks.expected().1, "too few");
+        disks.take(read(19_000, 1500), &[device], 1000);
+        let (page, measured) = disks.expected();
+        assert!(measured && page > Nanos::micros(80) && page < Nanos::micros(110), "{page}");
+
+        let mut timeless = Disks::default();
+        timeless.take(read(0, 0), &[device], 0);
+        timeless.take(read(9000, 0), &[device], 9000);
+        assert_eq!(timeless.expected(), (Nanos::micros(100), false), "no page takes no time");
     }
 }

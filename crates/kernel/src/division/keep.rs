@@ -140,6 +140,8 @@ pub struct Keeper {
     swaps_to_disk: bool,
     swap_devices: Vec<u64>,
     swap_disks: Disks,
+    /// What has come back since disks were looked at: of files, and of the program.
+    came_back: (u64, u64),
     clock: Frequency,
     last: Option<Counts>,
     missed: Missed,
@@ -178,6 +180,7 @@ impl Keeper {
             disks: Disks::default(),
             swaps_to_disk: swap.kind == SwapKind::Disk,
             swap_disks: Disks::default(),
+            came_back: (0, 0),
             clock: calibration.clock,
             last: None,
             missed: Missed::default(),
@@ -219,11 +222,16 @@ impl Keeper {
             self.looker.ask(now, processes);
             self.found.1 = Some(now);
         }
+        let files_came_back = counts.files_came_back.saturating_sub(last.files_came_back);
+        let program_came_back = counts.program_came_back.saturating_sub(last.program_came_back);
+        self.came_back.0 += files_came_back;
+        self.came_back.1 += program_came_back;
         if let Some(found) = self.looker.take(now) {
             self.found.0 = found;
-            self.disks.look(&self.root, &self.found.0.devices);
+            let (files, program) = std::mem::take(&mut self.came_back);
+            self.disks.look(&self.root, &self.found.0.devices, files);
             if self.swaps_to_disk {
-                self.swap_disks.look(&self.root, &self.swap_devices);
+                self.swap_disks.look(&self.root, &self.swap_devices, program);
             }
         }
         let is_late = self.looker.is_late(now);
@@ -236,7 +244,7 @@ impl Keeper {
         let files = Evidence {
             held: counts.files,
             absent: self.found.0.absent,
-            came_back: counts.files_came_back.saturating_sub(last.files_came_back),
+            came_back: files_came_back,
             window: Nanos::ZERO,
             each: cycles(self.clock, self.disks.page()),
         };
@@ -244,7 +252,7 @@ impl Keeper {
             held: counts.program(),
             // Of what left before so much had left again nothing would be in memory either.
             absent: counts.swapped.min(self.budget),
-            came_back: counts.program_came_back.saturating_sub(last.program_came_back),
+            came_back: program_came_back,
             window: Nanos::ZERO,
             each: cycles(self.clock, from_swap),
         };
@@ -255,10 +263,18 @@ impl Keeper {
 
     /// The figures.
     pub fn report(&self) -> Divided {
-        let (page, measured) = self.disks.expected();
+        let (file_page, file_page_measured) = self.disks.expected();
+        // Nobody times what comes back from compressed memory.
+        let (program_page, program_page_measured) = if self.swaps_to_disk {
+            self.swap_disks.expected()
+        } else {
+            (Nanos::from_f64(FROM_ZRAM.expected), false)
+        };
         Divided {
-            file_page: page,
-            file_page_measured: measured,
+            file_page,
+            file_page_measured,
+            program_page,
+            program_page_measured,
             files_unread: self.found.0.unread as u64,
             ..self.divider.report()
         }

@@ -1,24 +1,27 @@
-//! What the engine does by itself, priced: pages that come back ahead of walks, and those that zram
-//! writes to a file. No policy proposes these, and most runs have none.
+//! What the engine does by itself, priced: pages that come back ahead of walks, those that zram writes to
+//! a file, and those that it compresses again. No policy proposes these, and most runs have none.
 //!
 //! Its economist is another one than a policy's. A recording has what a policy's was told, so that a
 //! replay gives the same plans; of questions in between it would know nothing. And what a fault spares,
 //! and what becomes of a page that nobody wanted, is something else here ([`calibration`]).
 
 use terrace_core::{
-    Action, Bytes, Done, Frequency, Heat, Nanos, Outcome, PageSize, PerSecond, Proposal, Reason,
-    Telemetry, TierId, Urgency,
+    Abort, Action, Bytes, Done, Frequency, Heat, Nanos, Outcome, PageSize, PerSecond, Proposal,
+    Reason, Telemetry, TierId, Urgency,
 };
 use terrace_economics::walks::Became;
 use terrace_economics::{Calibration, Decision, Economist};
 
 use super::books::{Room, SWAP};
 use super::world::World;
+use crate::repack::{Idle, Repacked};
 use crate::setup::SwapKind;
 use crate::store::Written;
 
 /// The file that compressed pages are written to.
 const FILE: TierId = TierId(2);
+/// Files that are mapped, and memory that processes share.
+pub(super) const MAPPED: TierId = TierId(3);
 /// Processor time that it takes to bring a page back ahead of a walk, with its copy. It holds until
 /// outcomes say more. This figure and those below are measured: `docs/engines.md`.
 const BROUGHT: Nanos = Nanos(4_900);
@@ -53,11 +56,15 @@ pub(super) struct Desk {
     economist: Economist,
     /// Decisions that nobody has taken yet; `None` where nobody will.
     decided: Option<Vec<Decision>>,
+    /// Idle pages that were let be compressed again, and are not yet.
+    repacks: Option<Proposal>,
+    /// Pages that have come back from zram's file, as far as that is in the account.
+    returned: u64,
 }
 
 impl Desk {
     pub(super) fn new(economist: Economist) -> Self {
-        Self { economist, decided: None }
+        Self { economist, decided: None, repacks: None, returned: 0 }
     }
 
     pub(super) fn economist(&self) -> &Economist {
@@ -76,13 +83,21 @@ impl Desk {
         self.decided.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// The world as the prices of these actions see it.
-    pub(super) fn telemetry(&self, world: &mut dyn World, room: &Room) -> Telemetry {
+    /// The world as the prices of these actions see it. What a page of mapped files takes to be brought in
+    /// is `mapped`, once that is known.
+    pub(super) fn telemetry(
+        &self,
+        world: &mut dyn World,
+        room: &Room,
+        mapped: Option<Nanos>,
+    ) -> Telemetry {
         let mut telemetry = room.telemetry(world.now());
         telemetry.cpu_load = world.load();
-        // The copy has an item of its own.
+        // The copy has an item of its own, and no time would count as unknown.
         let copied = self.economist.calibration().copy_bandwidth.time_for(PageSize::Base.bytes());
-        telemetry.tiers[SWAP.index()].read_latency = BROUGHT - copied;
+        let fetch = |brought: Nanos| (brought - copied).max(Nanos(1));
+        telemetry.tiers[SWAP.index()].read_latency = fetch(BROUGHT);
+        telemetry.tiers[MAPPED.index()].read_latency = fetch(mapped.unwrap_or(BROUGHT));
         telemetry
     }
 
@@ -114,12 +129,18 @@ impl Desk {
         if let Some((used, cost)) = became.brought {
             self.economist.walked_into(used, cost);
         }
+        if let Some(pages) = &became.left_out {
+            self.economist.left_out(pages);
+        }
     }
 
     /// Pages went to zram's file. They went because the user bounds what compressed pages take: nobody
     /// could refuse it, so it is one forced action for all of them.
     pub(super) fn wrote_back(&mut self, world: &mut dyn World, room: &Room, written: &Written) {
-        let mut telemetry = self.telemetry(world, room);
+        // Nobody says what it takes to read one.
+        self.economist.came_back(written.returned.saturating_sub(self.returned), Nanos::ZERO);
+        self.returned = written.returned;
+        let mut telemetry = self.telemetry(world, room, None);
         // The room that compressed pages may take is what is scarce.
         let store = &mut telemetry.tiers[SWAP.index()];
         (store.capacity, store.free) = (written.limit.max(Bytes(1)), written.limit - written.held);
@@ -142,5 +163,52 @@ impl Desk {
             let outcome = Outcome::Completed { cost, moved };
             self.economist.settle(&Done { proposal, outcome }, &telemetry);
         }
+    }
+
+    /// Whether idle pages are to be compressed again, so that they take less where they lie.
+    pub(super) fn may_recompress(
+        &mut self,
+        world: &mut dyn World,
+        room: &Room,
+        idle: &Idle,
+    ) -> bool {
+        let mut telemetry = self.telemetry(world, room, None);
+        let store = &mut telemetry.tiers[SWAP.index()];
+        (store.capacity, store.free) = (idle.room.0.max(Bytes(1)), idle.room.1);
+        let each = idle.returned as f64 / idle.there.max(1) as f64;
+        let heat = Heat {
+            loads: PerSecond::from_count(each, idle.window),
+            samples: u32::try_from(idle.returned).unwrap_or(u32::MAX),
+            window: idle.window,
+            ..Heat::default()
+        };
+        let [least, saves, most] = idle.saves;
+        let action = Action::Recompress {
+            tier: SWAP,
+            below: idle.has_file.then_some(FILE),
+            pages: u32::try_from(idle.pages).unwrap_or(u32::MAX),
+            each: idle.each,
+            least,
+            saves,
+            most,
+        };
+        if let Some(proposal) = self.repacks.take() {
+            // It was too late for the turn that it was about.
+            let outcome = Outcome::Aborted(Abort::Stale);
+            self.economist.settle(&Done { proposal, outcome }, &telemetry);
+        }
+        let why = (Urgency::Voluntary, Reason::PackedIdle);
+        self.repacks = self.consider(world, action, heat, why, &telemetry);
+        self.repacks.is_some()
+    }
+
+    /// Idle pages have been compressed again.
+    pub(super) fn recompressed(&mut self, world: &mut dyn World, room: &Room, repacked: &Repacked) {
+        let Some(proposal) = self.repacks.take() else { return };
+        let telemetry = self.telemetry(world, room, None);
+        let cost = self.clock().cycles(repacked.took);
+        let moved = PageSize::Base.bytes() * repacked.pages;
+        let outcome = Outcome::Completed { cost, moved };
+        self.economist.settle(&Done { proposal, outcome }, &telemetry);
     }
 }

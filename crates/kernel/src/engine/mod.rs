@@ -59,7 +59,8 @@ use self::streams::Walks;
 use self::thrash::{Moment, Thrash};
 use self::world::{Advice, World};
 use crate::govern::slowdown::FAULT;
-use crate::store::Written;
+use crate::repack::{Idle, Repacked};
+use crate::store::{Keeper, Written};
 
 /// Room is made when less than this part of the budget is free: 24 MiB of 1 GiB, as measured in
 /// `docs/engines.md`.
@@ -119,7 +120,7 @@ pub struct Options {
     pub samplers: Vec<Box<dyn Sampler>>,
     /// Whether pages are brought back ahead of walks.
     pub ahead: bool,
-    /// What prices that, and what zram writes to a file ([`calibration`]); `None` where nobody is to.
+    /// What prices that, and what zram does for idle pages ([`calibration`]); `None` where nobody is to.
     pub economist: Option<Economist>,
     /// Mappings smaller than this are left to the kernel's choice.
     pub min_region: Bytes,
@@ -245,7 +246,9 @@ impl<W: World> Engine<W> {
     /// What a class of action was predicted to cost and bring, and did; `None` where nobody prices it.
     pub fn account(&self, class: ActionClass) -> Option<&Account> {
         let economist = match class {
-            ActionClass::Prefetch | ActionClass::Reclaim => self.desk.as_ref().map(Desk::economist),
+            ActionClass::Prefetch | ActionClass::Reclaim | ActionClass::Recompress => {
+                self.desk.as_ref().map(Desk::economist)
+            }
             _ => self.brain().map(Brain::economist),
         };
         economist.map(|economist| economist.account(class))
@@ -335,6 +338,31 @@ impl<W: World> Engine<W> {
         let room = self.room();
         if let Some(desk) = &mut self.desk {
             desk.wrote_back(&mut self.world, &room, written);
+        }
+    }
+
+    /// Takes over what was done for idle compressed pages, and answers what is asked about them.
+    pub fn tend(&mut self, keeper: &Keeper) {
+        self.charge(keeper.take_cpu());
+        keeper.take_written().iter().for_each(|written| self.wrote_back(written));
+        keeper.take_repacked().iter().for_each(|repacked| self.recompressed(repacked));
+        if let Some(idle) = keeper.take_question() {
+            keeper.answer(self.may_recompress(&idle));
+        }
+    }
+
+    /// Whether idle compressed pages are to be compressed again: always, where nobody prices it.
+    pub fn may_recompress(&mut self, idle: &Idle) -> bool {
+        let room = self.room();
+        let Some(desk) = &mut self.desk else { return true };
+        desk.may_recompress(&mut self.world, &room, idle)
+    }
+
+    /// Idle compressed pages have been compressed again, by somebody else.
+    pub fn recompressed(&mut self, repacked: &Repacked) {
+        let room = self.room();
+        if let Some(desk) = &mut self.desk {
+            desk.recompressed(&mut self.world, &room, repacked);
         }
     }
 
@@ -490,7 +518,8 @@ impl<W: World> Engine<W> {
         self.stats.thrashing += self.thrash.look(Moment { at: now, waited, stalled });
     }
 
-    fn weigh(&mut self) {
+    /// Looks at what the run has now; each step does so by itself.
+    pub fn weigh(&mut self) {
         self.unweighed = Bytes::ZERO;
         self.stats.resident = self.world.resident(&self.processes);
         self.stats.resident_peak = self.stats.resident_peak.max(self.stats.resident);
@@ -566,7 +595,7 @@ impl<W: World> Engine<W> {
             }
             if let Some(pays) = self.pays.as_mut().filter(|pays| pays.refuses(&window)) {
                 pays.wait(&mut self.world, &window);
-                self.stats.ahead_refused += window.swapped();
+                self.stats.ahead_refused += window.away();
                 continue;
             }
             if bytes > free {

@@ -68,9 +68,31 @@ struct Fake {
     finds_files: bool,
     /// What of swap is not free.
     swap_used: Bytes,
+    /// Pages of a file, by their numbers: whether each is mapped, and whether it was read.
+    mapped: BTreeMap<u64, (bool, bool)>,
 }
 
 impl Fake {
+    /// Touches pages of a file. What was not read yet faults.
+    fn touch_file(&mut self, pages: impl IntoIterator<Item = u64>) {
+        for page in pages {
+            let before = self.mapped.insert(page, (true, true));
+            if before.is_none_or(|(_, read)| !read) {
+                let fault = MajorFault { process: PROCESS, address: START + page * PAGE + 9 };
+                self.faults.push(fault);
+            }
+        }
+    }
+
+    /// Flags of a page, as the page table has them; `None` of what is not in it.
+    fn flags(&self, page: u64) -> Option<u64> {
+        if self.mapped.get(&page).is_some_and(|(mapped, _)| *mapped) {
+            return Some(is::PRESENT | is::FILE);
+        }
+        let (present, _) = self.pages.get(&page)?;
+        Some(if *present { is::PRESENT } else { is::SWAPPED })
+    }
+
     /// Touches pages by their numbers.
     fn touch(&mut self, pages: impl IntoIterator<Item = u64>) {
         for page in pages {
@@ -123,9 +145,10 @@ impl World for Fake {
         each: &mut dyn FnMut(Run),
     ) -> io::Result<()> {
         let range = (start - START) / PAGE..(end - START) / PAGE;
-        for (&page, &(present, _)) in self.pages.range(range) {
-            let flags = if present { is::PRESENT } else { is::SWAPPED };
-            each(Run { start: START + page * PAGE, end: START + (page + 1) * PAGE, flags });
+        for page in range {
+            if let Some(flags) = self.flags(page) {
+                each(Run { start: START + page * PAGE, end: START + (page + 1) * PAGE, flags });
+            }
         }
         Ok(())
     }
@@ -141,6 +164,14 @@ impl World for Fake {
             for page in first..first + length / PAGE {
                 match advice {
                     Advice::PageOut => self.put_out(page),
+                    Advice::WillNeed if !self.pages.contains_key(&page) => {
+                        let known = self.mapped.entry(page).or_default();
+                        if !std::mem::replace(&mut known.1, true) {
+                            self.brought += 1;
+                            self.now += BACK;
+                            self.cpu += BACK;
+                        }
+                    }
                     Advice::WillNeed => {
                         let known = self.pages.get_mut(&page);
                         if let Some((present, _)) = known.filter(|(present, _)| !*present) {
@@ -487,6 +518,74 @@ fn evidence(decision: &Decision) -> Option<(u32, u32)> {
     }
 }
 
+/// The same of pages of files and memory that processes share.
+fn evidence_of_mapped(decision: &Decision) -> Option<(u32, u32)> {
+    match decision.action {
+        Action::Prefetch { from: Some(TierId(3)), used, known, .. } => Some((used, known)),
+        _ => None,
+    }
+}
+
+/// The page table does not say where a file's pages lie; what became of those that were left out does.
+#[test]
+fn walks_through_files_have_a_price_of_their_own() {
+    let mut engine = engine_that_prices(Some(Mode::Enforce), 1 << 13);
+    let file = 1 << 20;
+    // Four pages in a row, and then no more.
+    let mut first = file;
+    let begin = |engine: &mut Engine<Fake>, first: &mut u64| {
+        engine.world().touch_file(*first..*first + 4);
+        step(engine, 1);
+        engine.world().now += Nanos::millis(300);
+        *first += 128;
+        std::mem::take(&mut engine.world().asked_ahead)
+    };
+    assert_eq!(begin(&mut engine, &mut first), [(file + 4, 32)], "nothing speaks against it");
+    while engine.account(ActionClass::Prefetch).is_some_and(|account| account.vetoed == 0) {
+        assert!(first < file + (1 << 13), "it goes on");
+        begin(&mut engine, &mut first);
+    }
+    let ahead = engine.stats().ahead;
+    assert_eq!(begin(&mut engine, &mut first), [], "the answer is obeyed");
+    assert_eq!(engine.stats().ahead, ahead);
+    assert!(engine.stats().ahead_refused >= Bytes(32 * PAGE), "{:?}", engine.stats());
+    // It is about files, and the program's own pages come as before.
+    engine.world().touch(0..4);
+    step(&mut engine, 1);
+    assert_eq!(std::mem::take(&mut engine.world().asked_ahead), [(4, 32)]);
+    let decided: Vec<_> = engine.take_decided().into_iter().map(|(_, decision)| decision).collect();
+    let refused = decided.iter().find(|decision| decision.verdict == Verdict::Vetoed);
+    let refused = refused.expect("it was refused");
+    assert!(evidence_of_mapped(refused).is_some_and(|(used, known)| used < known), "{refused}");
+    assert!(decided.iter().any(|decision| evidence(decision).is_some()), "{decided:?}");
+}
+
+/// A page of a file that was left out may be mapped beside others, or read with them: only a fault on it
+/// says that it would have been of use.
+#[test]
+fn a_page_of_a_file_was_asked_for_if_its_fault_was_told() {
+    for (faults, there) in [(true, true), (false, true), (false, false)] {
+        let mut engine = engine_that_prices(Some(Mode::Shadow), 0);
+        for first in [0, 1000] {
+            engine.world().touch_file(first..first + 4);
+            step(&mut engine, 1);
+        }
+        // The 62nd page that would have come.
+        assert_eq!(engine.world().asked_ahead, [(4, 32), (1004, 29), (1034, 2)]);
+        engine.world().now += Nanos::SECOND;
+        if faults {
+            engine.world().touch_file(1033..1034);
+        } else {
+            engine.world().mapped.insert(1033, (there, there));
+        }
+        engine.world().touch_file(2000..2004);
+        step(&mut engine, 1);
+        let decided = engine.take_decided();
+        let last = decided.last().and_then(|(_, decision)| evidence_of_mapped(decision));
+        assert_eq!(last, Some((u32::from(faults), 1)), "{faults} {there}");
+    }
+}
+
 /// Nobody wants what comes back ahead of them, and it takes the processor from the program.
 #[test]
 fn walks_that_waste_are_not_gone_ahead_of_until_they_are_better() {
@@ -551,6 +650,7 @@ fn going_ahead_of_walks_has_an_account_to_the_end_of_the_run() {
     assert!(apart <= looks.get(), "{} of {cost}", account.realised_cost);
     assert!(account.predicted_cost > Cycles::ZERO, "{account:?}");
     assert!(account.realised_benefit > Cycles::ZERO, "{account:?}");
+    assert!(account.held_out_ratio().is_some_and(|ratio| ratio > 1.0), "{account:?}");
     let last = engine.take_decided().last().and_then(|(_, decision)| evidence(decision));
     assert!(last.is_some_and(|(used, known)| known > 2 && used == known), "{last:?}");
 }
@@ -701,6 +801,13 @@ fn what_zram_writes_to_its_file_is_priced_and_not_refused() {
     let account = *engine.account(ActionClass::Reclaim).expect("priced");
     assert_eq!((account.proposed, account.forced, account.completed), (1, 1, 1));
     assert_eq!(account.realised_cost, Cycles(600_000));
+    // Three pages came back, at 265 µs each.
+    let harm = |engine: &Engine<Fake>| {
+        engine.account(ActionClass::Reclaim).map(|account| account.realised_harm)
+    };
+    assert_eq!(harm(&engine), Some(Cycles(1_590_000)));
+    engine.wrote_back(&Written { returned: 4, ..written });
+    assert_eq!(harm(&engine), Some(Cycles(2_120_000)), "each once");
     let decided = engine.take_decided();
     let (_, decision) = decided.first().expect("just decided");
     let (from, to) = (TierId(1), TierId(2));
@@ -708,6 +815,72 @@ fn what_zram_writes_to_its_file_is_priced_and_not_refused() {
     assert_eq!((decision.action, decision.urgency), (wanted, Urgency::Forced));
     assert!(decision.cost.expected > 0.0 && decision.benefit.expected > 0.0, "{decision}");
     assert_eq!(decision.heat.samples, 3);
+}
+
+/// Pages of which this is known: a thousand are due, and each page that lies there comes back once in so
+/// many seconds.
+fn idle(every: u64, has_file: bool, free: Bytes) -> Idle {
+    Idle {
+        pages: 1000,
+        each: Bytes(1600),
+        saves: [560_000, 600_000, 640_000].map(Bytes),
+        room: (Bytes::mib(24), free),
+        has_file,
+        returned: 30_000 / every,
+        there: 1000,
+        window: Nanos::seconds(30),
+    }
+}
+
+/// It takes the processor from the program, and pays where the room keeps others near.
+#[test]
+fn idle_pages_are_compressed_again_where_the_room_is_worth_it() {
+    for (every, has_file, free, pays) in [
+        // A page that comes back from a file costs a read; from memory a fault, and its unpacking.
+        (2, true, Bytes::ZERO, true),
+        (2, false, Bytes::ZERO, false),
+        (2, true, Bytes::mib(12), false),
+        // Nothing comes back.
+        (30_001, true, Bytes::ZERO, false),
+    ] {
+        for mode in [Mode::Enforce, Mode::Advise] {
+            let mut engine = engine_that_prices(Some(mode), 0);
+            let may = engine.may_recompress(&idle(every, has_file, free));
+            assert_eq!(may, pays || mode == Mode::Advise, "{every} {has_file} {free} {mode:?}");
+            let account = *engine.account(ActionClass::Recompress).expect("priced");
+            let (vetoed, would_veto) = (account.vetoed, account.would_veto);
+            let refused = u64::from(!pays);
+            let expected = if mode == Mode::Enforce { (refused, 0) } else { (0, refused) };
+            assert_eq!((account.proposed, (vetoed, would_veto)), (1, expected));
+            let decided = engine.take_decided();
+            let (_, decision) = decided.first().expect("just decided");
+            assert_eq!(decision.urgency, Urgency::Voluntary);
+            assert!(decision.cost.expected > 0.0, "{decision}");
+        }
+    }
+    let mut off = engine_that_prices(None, 0);
+    assert!(off.may_recompress(&idle(2, false, Bytes::ZERO)), "nobody prices it");
+    assert!(off.account(ActionClass::Recompress).is_none());
+}
+
+#[test]
+fn what_compressing_again_took_is_in_its_account() {
+    let mut engine = engine_that_prices(Some(Mode::Enforce), 0);
+    let asked = idle(2, true, Bytes::ZERO);
+    let done = Repacked { pages: 2000, freed: Bytes::kib(600), took: Nanos::millis(60) };
+    engine.recompressed(&done);
+    let account = |engine: &Engine<Fake>| *engine.account(ActionClass::Recompress).expect("priced");
+    assert_eq!(account(&engine).completed, 0, "nobody has let it pass");
+    // An answer that came too late is none.
+    assert!(engine.may_recompress(&asked) && engine.may_recompress(&asked));
+    assert_eq!(account(&engine).aborted, 1);
+    engine.recompressed(&done);
+    let account = account(&engine);
+    assert_eq!((account.completed, account.realised_cost), (1, Cycles(120_000_000)));
+    // Twice as many pages as were asked about, at 30 µs each.
+    let apart = account.predicted_cost.get().abs_diff(120_000_000);
+    assert!(apart < 1_000_000, "{account:?}");
+    assert!(account.realised_benefit.is_zero(), "freed memory is no benefit of an account");
 }
 
 /// Twice as much as it may have is used all the time.

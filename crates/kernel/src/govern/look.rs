@@ -8,6 +8,7 @@ use terrace_live::sys;
 use terrace_sampler::cpu_time;
 
 use super::Governed;
+use super::beside::Beside;
 use super::taker::Taker;
 use super::touched;
 use crate::files::{Root, number, read};
@@ -24,6 +25,8 @@ pub struct Look {
     pub resident: Bytes,
     /// What it has in swap.
     pub swapped: Bytes,
+    /// What it has in DRAM beside that.
+    pub beside: Beside,
     /// Pages of anonymous memory that came back, since it exists.
     pub refaults: u64,
     /// For how long some thread of it waited for memory, since it exists; `None` where the kernel
@@ -106,6 +109,15 @@ impl Looked {
             Version::One => of("swap"),
             Version::Two => number(&directory.join("memory.swap.current")).unwrap_or(0),
         };
+        let charged = self.group.charged()?;
+        let kernel = match version {
+            Version::One => number(&directory.join("memory.kmem.usage_in_bytes")).unwrap_or(0),
+            // Before Linux 5.18 it is not told as one number. Sockets' buffers are beside it.
+            Version::Two => {
+                of("kernel").max(of("kernel_stack") + of("pagetables") + of("slab")) + of("sock")
+            }
+        };
+        let beside = Beside::new(charged, Bytes(resident), Bytes(kernel), of);
         let refaults = of("workingset_refault_anon");
         let stalled = self.group.stalled();
         let areas = swap::areas(&self.root);
@@ -118,6 +130,7 @@ impl Looked {
             at: Nanos(sys::now()),
             resident: Bytes(resident),
             swapped: Bytes(swapped),
+            beside,
             refaults,
             stalled,
             cpu,

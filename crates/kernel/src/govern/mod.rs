@@ -3,6 +3,7 @@
 //! | file | concept |
 //! |---|---|
 //! | [`look`] | what a group has and does, as the kernel counts it |
+//! | [`beside`] | what it has that is neither resident nor out |
 //! | [`slowdown`] | how much an interval was slowed down |
 //! | [`control`] | whether memory may leave, and how much where its age is not known |
 //! | [`ages`] | how old memory is when it leaves, and when that is looked at |
@@ -18,6 +19,7 @@
 //! takes a limit (version 1 of control groups), it is lifted as soon as it is in force.
 
 pub mod ages;
+pub mod beside;
 pub mod control;
 pub mod curves;
 pub mod look;
@@ -36,6 +38,7 @@ use serde::Serialize;
 use terrace_core::{Bytes, Nanos, PageSize};
 
 use self::ages::Ages;
+use self::beside::Beside;
 use self::control::Control;
 use self::look::Look;
 use self::recent::Recent;
@@ -83,6 +86,8 @@ pub struct Governing {
     pub resident: Bytes,
     /// In swap now.
     pub swapped: Bytes,
+    /// What the group is charged for now beside what is resident: neither of these sums has it.
+    pub beside: Beside,
     /// In swap of late: the mean of the last [`LATELY`], and of the time since anything was put out if that
     /// is shorter.
     pub swapped_lately: Bytes,
@@ -197,6 +202,7 @@ impl<W: Governed> GroupGovernor<W> {
         done.elapsed = look.at.saturating_sub(begin);
         done.resident = look.resident;
         done.swapped = look.swapped;
+        done.beside = look.beside;
         done.resident_peak = done.resident_peak.max(look.resident);
         let Some(last) = self.last.replace(look) else {
             done.resident_begin = look.resident;

@@ -102,6 +102,7 @@ impl Governed for Program {
             at: self.now,
             resident: pages(self.resident()),
             swapped: pages(self.out.iter().sum()),
+            beside: Beside::default(),
             refaults: self.refaults,
             stalled: None,
             cpu: self.now,

@@ -457,6 +457,22 @@ impl Group {
         self.files_and_locked(&text).map(|(files, _)| files)
     }
 
+    /// What its processes, or others, have in DRAM of what can be swapped; `None` if it is gone.
+    pub fn anonymous(&self) -> Option<Bytes> {
+        let text = read(&self.directory.join("memory.stat")).ok()?;
+        let (own, shared) = match self.version {
+            Version::One => ("total_rss", "total_shmem"),
+            Version::Two => ("anon", "shmem"),
+        };
+        Some(amount(&text, own)? + amount(&text, shared).unwrap_or_default())
+    }
+
+    /// What of it cannot be put out: what is locked, and secret memory; `None` if it is gone.
+    pub fn locked(&self) -> Option<Bytes> {
+        let text = read(&self.directory.join("memory.stat")).ok()?;
+        self.files_and_locked(&text).map(|(_, locked)| locked)
+    }
+
     /// What of it is beside a budget; `files_count` says whether files' pages are in that.
     pub(crate) fn beside(&self, budget: Bytes, files_count: bool) -> Option<Beside> {
         let text = read(&self.directory.join("memory.stat")).ok()?;

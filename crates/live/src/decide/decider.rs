@@ -11,6 +11,7 @@ use terrace_core::{
     Outcome, PageSize, Pages, Plan, Proposal, Reason, RegionId, Sample, SampleSource, Telemetry,
     TierId, TierTelemetry, Urgency,
 };
+use terrace_economics::walks::Became;
 use terrace_economics::{LookedAt, Verdict};
 use terrace_policy::Brain;
 
@@ -292,10 +293,31 @@ impl Decider {
         }
     }
 
-    /// Of pages that came ahead of walks, so many were asked for; bringing them in had cost so much.
-    pub(crate) fn walked_into(&mut self, stats: &ProcessPage, used: f64, cost: Cycles) {
-        self.brain.walked_into(used, cost);
-        self.publish_class(stats, ActionClass::Prefetch);
+    /// What has become of walks: of those that were gone ahead of, and of pages that were left out.
+    pub(crate) fn walked(&mut self, pager: &Pager, became: &Became) {
+        if let Some((proposal, outcome)) = became.ended {
+            self.carried_out(pager, proposal, outcome);
+        }
+        // Of pages that came, so many were asked for; bringing them in had cost so much.
+        if let Some((used, cost)) = became.brought {
+            self.brain.walked_into(used, cost);
+        }
+        if let Some(pages) = &became.left_out {
+            self.brain.left_out(pages);
+        }
+        self.publish_class(pager.stats(), ActionClass::Prefetch);
+    }
+
+    /// So many pages have come back from the file, each after such a time of reading.
+    pub(crate) fn came_back(&mut self, stats: &ProcessPage, pages: u64, each: Nanos) {
+        self.brain.came_back(pages, each);
+        self.publish_class(stats, ActionClass::Reclaim);
+    }
+
+    /// A huge page is wanted, and the kernel has a free block for it or has none.
+    pub(crate) fn saw_blocks(&mut self, stats: &ProcessPage, is_any: bool) {
+        self.brain.saw_blocks(is_any, Nanos(sys::now()));
+        self.publish_class(stats, ActionClass::Compact);
     }
 
     /// Asks the economist about an action of the pager's own, and charges what asking took; the
@@ -458,6 +480,8 @@ impl Decider {
         to.realised_benefit.store(account.realised_benefit.get(), Relaxed);
         to.explored.store(account.explored, Relaxed);
         to.held_out.store(account.held_out, Relaxed);
+        to.held_out_predicted.store(account.held_out_predicted.get(), Relaxed);
+        to.held_out_observed.store(account.held_out_observed.get(), Relaxed);
         to.judged_predicted_benefit.store(account.judged_predicted_benefit.get(), Relaxed);
         to.judged_realised_benefit.store(account.judged_realised_benefit.get(), Relaxed);
         to.predicted_harm.store(account.predicted_harm.get(), Relaxed);

@@ -108,8 +108,15 @@ pub fn owner(region: u32, page: u32) -> u64 {
 impl Staging {
     /// Slots for so many pages. The address space is taken, not the memory.
     pub fn new(slots: u32) -> Result<Self, i32> {
+        let len = slots as usize * PAGE;
+        let base = sys::map_private(len)?;
+        // Of a program that has asked for all that it maps to be locked (`mlockall`) they are, and full:
+        // what is locked moves only to where memory is locked.
+        sys::munlock(base, len);
+        // SAFETY: nobody's yet.
+        let _ = unsafe { sys::madvise(base, len, libc::MADV_DONTNEED) };
         Ok(Self {
-            base: sys::map_private(slots as usize * PAGE)?,
+            base,
             owners: (0..slots).map(|_| AtomicU64::new(NOBODY)).collect(),
             armed: (0..slots).map(|_| AtomicBool::new(false)).collect(),
             registered: AtomicBool::new(false),

@@ -253,12 +253,7 @@ impl Asker {
         let book = &mut self.kinds[kind as usize];
         let Some(question) = book.look(&tally.counts(), pager.clock) else { return false };
         let mut decider = pager.decide.decider.lock();
-        if let Some((proposal, outcome)) = question.became.ended {
-            decider.carried_out(pager, proposal, outcome);
-        }
-        if let Some((used, cost)) = question.became.brought {
-            decider.walked_into(pager.stats(), used, cost);
-        }
+        decider.walked(pager, &question.became);
         let (from, reason) = match kind {
             Kind::Stored => (Some(COMPRESSED), Reason::WalksUsedMemory),
             Kind::Fresh => (None, Reason::WalksFreshMemory),
@@ -498,5 +493,9 @@ mod tests {
             calibration.clock.cycles(calibration.user_fault).get()
         };
         assert!(brought >= 64 * fault, "{brought}: 64 faults of {fault} at least");
+        // Nothing was known of the first, but that walks are followed to their end as a rule.
+        let without = [&class.held_out_predicted, &class.held_out_observed];
+        let without = without.map(|n| n.load(Relaxed));
+        assert!(without[0] > 0 && without[0] < without[1], "{without:?}");
     }
 }

@@ -87,6 +87,7 @@ const UNCHANGED: &[(&str, &str, &str)] = &[
     ("workers/early_handles.rs", "INODE", "without a meaning where nothing is held"),
     ("evict/quiet_window.rs", "PREPARED", "set once; the page is the run's"),
     ("space/reservations.rs", "COUNT", "whether to look; looked up under the lock"),
+    ("space/sealed.rs", "SEALED", "seals are inherited; nothing is sealed while somebody forks"),
     ("workers/bump_arena.rs", "ARENA", "what was handed out is in use, or of no use to anybody"),
     ("workers/bump_arena.rs", "USED", "one number, changed in one step"),
     ("fault/content.rs", "ZEROS", "does not change"),

@@ -11,7 +11,7 @@
 //! or when most of the profiled run is over if that comes first, says what the others were spared, and
 //! what the profile is worth from then on.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 
 use core::sync::atomic::Ordering::*;
@@ -48,6 +48,16 @@ struct Known {
     start: usize,
     class: u8,
     order: u32,
+}
+
+/// How well the profile fits the run, since that was told last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Fit {
+    /// Bytes of large mappings, and of these bytes of which the profile says nothing.
+    mapped: u64,
+    unknown: u64,
+    /// What the profile averts in memory that was mapped, in its own cycles.
+    matched: Cycles,
 }
 
 /// A chunk that was held out.
@@ -111,6 +121,10 @@ pub(crate) struct Guide {
     /// Page walks that are under way here at the same time, on average.
     parallelism: f64,
     known: Vec<Known>,
+    fit: Fit,
+    /// By class and order: what has matched of a region of the profile. A program that maps one more often
+    /// than the profiled run did has no more of the benefit than there is.
+    matched: BTreeMap<(u8, u32), Cycles>,
     tasks: VecDeque<Task>,
     /// Chunks that are to have base pages.
     plain: BTreeSet<usize>,
@@ -131,12 +145,16 @@ impl Guide {
         if path.is_some() && profile.is_none() {
             stats.counters.profile_unread.fetch_add(1, Relaxed);
         }
+        let benefit = profile.as_ref().map_or(Cycles::ZERO, Profile::total);
+        stats.counters.profile_benefit_cycles.store(benefit.get(), Relaxed);
         let scale = profile.as_ref().map_or(1.0, |profile| prices.clock / profile.clock);
         Self {
             profile,
             scale: if scale.is_finite() { scale } else { 1.0 },
             parallelism: prices.parallelism(),
             known: Vec::new(),
+            fit: Fit::default(),
+            matched: BTreeMap::new(),
             tasks: VecDeque::new(),
             plain: BTreeSet::new(),
             held_out: VecDeque::new(),
@@ -174,6 +192,12 @@ impl Guide {
         self.known.push(Known { start, class, order });
         let key = Key::Mapping { class, order };
         let region = profile.region(&key);
+        if let Some(region) = region {
+            let matched = self.matched.entry((class, order)).or_default();
+            let now = (*matched + region.averts_in(Bytes(len as u64))).min(region.total());
+            self.fit.matched += now - *matched;
+            *matched = now;
+        }
         let mut is_known = false;
         // Addresses of another run say nothing of this one, and are not given: a rule about them
         // holds nowhere.
@@ -193,8 +217,12 @@ impl Guide {
                 len: Bytes(bytes as u64),
                 facts,
             };
+            self.fit.mapped += bytes as u64;
             // Rules may know a part of it.
-            let Some(advice) = profile.advise_in(region, &place) else { continue };
+            let Some(advice) = profile.advise_in(region, &place) else {
+                self.fit.unknown += bytes as u64;
+                continue;
+            };
             is_known = true;
             let nothing = advice.huge.high.is_zero() && advice.touched == Share::known(0.0);
             if nothing {
@@ -293,10 +321,16 @@ impl Worker<'_> {
             return;
         }
         let is_mapped = |at| pager.regions.find(at).is_some();
-        let known = pager.huge.guide.lock().enter(start, end, is_mapped);
+        let (known, fit) = {
+            let mut guide = pager.huge.guide.lock();
+            (guide.enter(start, end, is_mapped), core::mem::take(&mut guide.fit))
+        };
         let counters = &pager.stats().counters;
         let which = if known { &counters.profile_known } else { &counters.profile_unknown };
         which.fetch_add(1, Relaxed);
+        counters.profile_mapped_bytes.fetch_add(fit.mapped, Relaxed);
+        counters.profile_unknown_bytes.fetch_add(fit.unknown, Relaxed);
+        counters.profile_matched_cycles.fetch_add(fit.matched.get(), Relaxed);
         self.follow_profile();
     }
 
@@ -521,6 +555,8 @@ mod tests {
             scale: 2.0,
             parallelism: 4.0,
             known: Vec::new(),
+            fit: Fit::default(),
+            matched: BTreeMap::new(),
             tasks: VecDeque::new(),
             plain: BTreeSet::new(),
             held_out: VecDeque::new(),
@@ -681,6 +717,29 @@ mod tests {
         let [said, brought] = [&account.predicted_benefit, &account.realised_benefit];
         assert_eq!(said.load(Relaxed), brought.load(Relaxed), "all of it came true");
         assert!(brought.load(Relaxed) > 0);
+    }
+
+    #[test]
+    fn what_matches_of_a_profile_is_what_it_averts_where_memory_was_mapped() {
+        let mut guide = guide();
+        let mapped = |guide: &mut Guide, start: usize, mib: usize| {
+            guide.enter(start, start + (mib << 20), |_| true);
+            core::mem::take(&mut guide.fit)
+        };
+        let fit = |mapped: usize, unknown: usize, matched| Fit {
+            mapped: (mapped << 20) as u64,
+            unknown: (unknown << 20) as u64,
+            matched: Cycles(matched),
+        };
+        assert_eq!(mapped(&mut guide, START, 8), fit(8, 8, 0), "the first of its class");
+        // The profile's 500 cycles lie beyond the end of this one.
+        let second = START + (1 << 30);
+        assert_eq!(mapped(&mut guide, second, 6), fit(6, 0, 1_000_000));
+        // It comes once more, as a whole: there is no more than there was in the profiled run.
+        assert_eq!(mapped(&mut guide, second, 8), fit(8, 0, 500));
+        assert_eq!(mapped(&mut guide, second, 8), fit(8, 0, 0));
+        let total = guide.profile.as_ref().map(Profile::total);
+        assert_eq!(total, Some(Cycles(1_000_500)));
     }
 
     /// Rules of another run's addresses hold nowhere; what nobody says of touches is not all.

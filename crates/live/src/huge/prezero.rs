@@ -347,6 +347,9 @@ impl Worker<'_> {
     pub(crate) fn make_one(&mut self, averts: Averts) -> Option<Made> {
         let pager = self.pager;
         let free = proc_maps::free_memory();
+        if let Some(free) = &free {
+            pager.decide.decider.lock().saw_blocks(pager.stats(), free.blocks > 0);
+        }
         let Some(free) = free.filter(|free| free.blocks == 0) else {
             let zeroing = self.prepare()?;
             pager.huge.zeroing.store(zeroing.get(), Relaxed);

@@ -13,6 +13,7 @@
 //! | [`ranges`] | sets of ranges, without memory beyond their own |
 //! | [`regions`] | which address belongs to which page word |
 //! | [`reservations`] | what is too large to be managed as a whole |
+//! | [`sealed`] | what stays mapped where it is, for good |
 //! | [`unmanaged`] | what is not managed, and why |
 
 pub mod advised;
@@ -26,4 +27,5 @@ pub mod proc_maps;
 pub mod ranges;
 pub mod regions;
 pub mod reservations;
+pub mod sealed;
 pub mod unmanaged;

@@ -97,6 +97,8 @@ pub(crate) struct Showing {
     began: u64,
     /// Pages that had come back then.
     returned: u64,
+    /// Pages that had come back when that was told last.
+    told: u64,
     stay: Stay,
     rest_until: u64,
 }
@@ -106,10 +108,11 @@ impl Showing {
     pub(crate) fn new(pager: &Pager) -> Self {
         let (shown, began) = (pager.spill.to_file.now(), sys::now());
         let stay = Stay { page_seconds: 0.0, seen: began, there: there(pager), went: shown.pages };
-        Self { shown, began, returned: pager.spill.returned(), stay, rest_until: 0 }
+        let returned = pager.spill.returned();
+        Self { shown, began, returned, told: returned, stay, rest_until: 0 }
     }
 
-    /// Shows what went since the last time, if anything did.
+    /// Shows what went since the last time, if anything did, and tells what has come back.
     pub(crate) fn look(&mut self, pager: &Pager) {
         let spill = &pager.spill;
         let now = sys::now();
@@ -119,15 +122,25 @@ impl Showing {
             return;
         }
         let pages = added(counts.pages, self.shown.pages);
+        let returned = spill.returned();
+        let back = added(returned, self.told);
+        if pages == 0 && back == 0 {
+            return;
+        }
+        self.rest_until = now + EVERY;
+        let read = spill.time_to_read().unwrap_or_default();
+        if back > 0 {
+            self.told = returned;
+            pager.decide.decider.lock().came_back(pager.stats(), back, read);
+        }
         if pages == 0 {
             return;
         }
         let bytes = Bytes(added(counts.bytes, self.shown.bytes));
         let took = Nanos(added(counts.ns, self.shown.ns));
         self.shown = counts;
-        self.rest_until = now + EVERY;
         let write = Nanos(counts.ns / counts.pages.max(1));
-        let times = Times { read: spill.time_to_read().unwrap_or_default(), write };
+        let times = Times { read, write };
         let pages = u32::try_from(pages).unwrap_or(u32::MAX);
         let action = Action::Reclaim { from: COMPRESSED, to: FILE, pages, bytes };
         let (heat, load) = (self.heat(pager, now), pager.huge.cpu_load());
@@ -201,6 +214,14 @@ mod tests {
         assert!(cost.abs_diff(pager.clock.cycles(Nanos::micros(399)).get()) < 100, "{cost}");
         look();
         assert_eq!(seen(), [1, 0, 1], "nothing is new");
+        // What comes back is what it has cost in the end.
+        assert_eq!(class.realised_harm.load(Relaxed), 0);
+        (0..3).for_each(|_| pager.spill.count_page_read(Nanos::micros(100)));
+        look();
+        look();
+        let harm = class.realised_harm.load(Relaxed);
+        assert!(harm.abs_diff(pager.clock.cycles(Nanos::micros(300)).get()) < 100, "{harm}");
+        assert_eq!(seen(), [1, 0, 1], "that is no decision");
     }
 
     /// How often a page comes back is a share of what was there, not of what is left of it.

@@ -25,7 +25,7 @@ use crate::sys::mapped::{self, Room};
 
 const MAGIC: u64 = 0x5445_5252_4143_4531; // "TERRACE1"
 /// Raised with every change of the layout.
-pub const VERSION: u32 = 23;
+pub const VERSION: u32 = 26;
 /// Bytes of a text, with the zero at its end.
 const TEXT: usize = 256;
 /// Regions that the page has room for; the report shows the top of them.
@@ -152,6 +152,14 @@ counters! {
     sum profile_known,
     /// See there.
     sum profile_unknown,
+    /// Bytes of large mappings for which the profile was asked.
+    sum profile_mapped_bytes,
+    /// Of these, bytes of which it says nothing.
+    sum profile_unknown_bytes,
+    /// What the profile averts in a run, in its own cycles.
+    peak profile_benefit_cycles,
+    /// Of that, what it averts in memory that was mapped: that of the process that has most.
+    peak profile_matched_cycles,
     /// Processes that could not read the profile.
     sum profile_unread,
     /// Huge pages that were split again because a part of them left.
@@ -266,6 +274,10 @@ pub struct ClassCounters {
     pub explored: AtomicU64,
     /// Left out at random, though they would have paid.
     pub held_out: AtomicU64,
+    /// What was predicted of those, and of pages that were left out of walks, cycles.
+    pub held_out_predicted: AtomicU64,
+    /// What they would have brought, as far as it was observed, cycles.
+    pub held_out_observed: AtomicU64,
     /// Predicted benefit of those that were watched to the end, cycles.
     pub judged_predicted_benefit: AtomicU64,
     /// What they brought, cycles.
@@ -295,6 +307,8 @@ impl ClassCounters {
             (&self.realised_benefit, &ended.realised_benefit),
             (&self.explored, &ended.explored),
             (&self.held_out, &ended.held_out),
+            (&self.held_out_predicted, &ended.held_out_predicted),
+            (&self.held_out_observed, &ended.held_out_observed),
             (&self.judged_predicted_benefit, &ended.judged_predicted_benefit),
             (&self.judged_realised_benefit, &ended.judged_realised_benefit),
             (&self.predicted_harm, &ended.predicted_harm),

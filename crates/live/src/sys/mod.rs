@@ -191,7 +191,7 @@ mod interpreted {
     }
 }
 
-/// `mmap` straight to the kernel: the C library's is interposed by ourselves.
+/// `mmap` straight to the kernel: the C library's is interposed by ourselves, and so is its `syscall`.
 ///
 /// # Safety
 /// As of `mmap(2)`: with `MAP_FIXED` it replaces what is there.
@@ -207,13 +207,13 @@ pub unsafe fn mmap(
     if flags & libc::MAP_ANONYMOUS != 0 {
         return interpreted::map(len);
     }
+    let arguments = [at, len, prot as usize, flags as usize, fd as usize, offset as usize];
     // SAFETY: the caller's.
-    let r = unsafe { libc::syscall(libc::SYS_mmap, at, len, prot, flags, fd, offset) };
-    if r == -1 { Err(errno()) } else { Ok(r as usize) }
+    outcome(unsafe { raw(libc::SYS_mmap, arguments) })
 }
 
 /// `munmap` straight to the kernel. Not by the C library's `syscall`, which is interposed by ourselves,
-/// too, and calls the hooks of `munmap`, `mremap` and `madvise`.
+/// too, and calls our hooks.
 ///
 /// # Safety
 /// As of `munmap(2)`: nothing may use the range afterwards.
@@ -408,6 +408,10 @@ pub fn map_file_at(at: usize, len: usize, fd: c_int, offset: i64) -> Result<(), 
 
 /// `munlock` straight to the kernel, up to where nothing is mapped.
 pub fn munlock(at: usize, len: usize) {
+    if cfg!(miri) {
+        // Nothing is locked there.
+        return;
+    }
     // SAFETY: changes no content.
     unsafe { libc::syscall(libc::SYS_munlock, at, len) };
 }

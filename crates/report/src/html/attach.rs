@@ -120,10 +120,11 @@ fn answers(report: &AttachReport) -> String {
         values.push((told, format!("{what}{why}")));
     }
     let processors = |time: Nanos| share::processors(time, report.elapsed);
+    let known = |n: Option<u64>| n.map_or("not observed".to_owned(), count);
     values.extend([
         (count(report.promotions), "promotions".to_owned()),
         (count(report.demotions), "demotions".to_owned()),
-        (count(report.ping_pongs), "ping-pong: moved back".to_owned()),
+        (known(report.ping_pongs), "ping-pong: moved back".to_owned()),
         (count(report.refaults), "pages came back from swap".to_owned()),
         (report.moved.to_string(), "traffic between tiers".to_owned()),
         (processors(report.sampling), "for sampling".to_owned()),
@@ -292,12 +293,16 @@ impl<'a> Pictures<'a> {
 
     fn rates(&self) -> String {
         let line = |name, class, values| Series { name, class, values };
-        let moved = [
+        let mut moved = vec![
             line("promotions", "a", self.rate(|r| r.promotions as f64)),
             line("demotions", "b", self.rate(|r| r.demotions as f64)),
-            line("ping-pong", "d", self.rate(|r| r.ping_pongs as f64)),
             line("came back from swap", "c", self.rate(|r| r.refaults as f64)),
         ];
+        // Where nobody knows of any there is no line of zeros.
+        if self.moments.iter().any(|moment| moment.ping_pongs.is_some()) {
+            let values = self.rate(|r| r.ping_pongs.unwrap_or(0) as f64);
+            moved.insert(2, line("ping-pong", "d", values));
+        }
         let traffic = [line("traffic between tiers", "a", self.rate(|r| r.moved.as_f64()))];
         let cpu = |of: fn(&AttachReport) -> Nanos| self.rate(move |r| seconds(of(r)));
         let cost = [

@@ -37,20 +37,20 @@ impl Attached {
     }
 }
 
-type Figure = (&'static str, fn(&AttachReport) -> f64);
+type Figure = (&'static str, fn(&AttachReport) -> Option<f64>);
 
 /// Gauges that compressed memory has, too.
 const SHARED_GAUGES: &[Figure] =
-    &[("policy", |r| r.policy_bytes.as_f64()), ("regions", |r| r.regions.len() as f64)];
+    &[("policy", |r| Some(r.policy_bytes.as_f64())), ("regions", |r| Some(r.regions.len() as f64))];
 
 /// Counters that compressed memory has, too.
 const SHARED_COUNTERS: &[Figure] = &[
-    ("promotions", |r| r.promotions as f64),
-    ("demotions", |r| r.demotions as f64),
-    ("ping_pongs", |r| r.ping_pongs as f64),
-    ("own_cpu", |r| seconds(r.own_cpu)),
-    ("samples", |r| r.samples as f64),
-    ("samples_lost", |r| r.samplers.iter().map(|sampler| sampler.lost).sum::<u64>() as f64),
+    ("promotions", |r| Some(r.promotions as f64)),
+    ("demotions", |r| Some(r.demotions as f64)),
+    ("ping_pongs", |r| Some(r.ping_pongs? as f64)),
+    ("own_cpu", |r| Some(seconds(r.own_cpu))),
+    ("samples", |r| Some(r.samples as f64)),
+    ("samples_lost", |r| Some(r.samplers.iter().map(|sampler| sampler.lost).sum::<u64>() as f64)),
 ];
 
 type Own = (&'static str, &'static str, Option<Unit>, fn(&AttachReport) -> f64);
@@ -166,15 +166,20 @@ pub(super) fn budget(attached: &[Attached], metric: &mut MetricEncoder<'_>) -> f
 
 /// Whether there is a gauge of this name here.
 pub(super) fn have_gauge(attached: &[Attached], name: &str) -> bool {
-    !attached.is_empty() && find(SHARED_GAUGES, name).is_some()
+    has(attached, SHARED_GAUGES, name)
 }
 
 /// Whether there is a counter of this name here.
 pub(super) fn have_counter(attached: &[Attached], name: &str) -> bool {
-    !attached.is_empty() && find(SHARED_COUNTERS, name).is_some()
+    has(attached, SHARED_COUNTERS, name)
 }
 
-fn find(figures: &[Figure], name: &str) -> Option<fn(&AttachReport) -> f64> {
+/// Whether any knows a figure of this name.
+fn has(attached: &[Attached], figures: &[Figure], name: &str) -> bool {
+    find(figures, name).is_some_and(|value| attached.iter().any(|one| value(&one.report).is_some()))
+}
+
+fn find(figures: &[Figure], name: &str) -> Option<fn(&AttachReport) -> Option<f64>> {
     figures.iter().find(|(own, _)| *own == name).map(|(_, value)| *value)
 }
 
@@ -185,9 +190,11 @@ pub(super) fn shared_gauge(
     metric: &mut MetricEncoder<'_>,
 ) -> fmt::Result {
     let Some(value) = find(SHARED_GAUGES, name) else { return Ok(()) };
-    attached
-        .iter()
-        .try_for_each(|one| metric.encode_family(&one.labels())?.encode_gauge(&value(&one.report)))
+    for one in attached {
+        let Some(value) = value(&one.report) else { continue };
+        metric.encode_family(&one.labels())?.encode_gauge(&value)?;
+    }
+    Ok(())
 }
 
 /// A counter that compressed memory has, if there is one of this name here.
@@ -200,17 +207,19 @@ pub(super) fn shared_counter(
     counters(attached, value, metric)
 }
 
-/// A counter of each.
+/// A counter of each that knows it.
 fn counters(
     attached: &[Attached],
-    value: fn(&AttachReport) -> f64,
+    value: impl Fn(&AttachReport) -> Option<f64>,
     metric: &mut MetricEncoder<'_>,
 ) -> fmt::Result {
-    attached.iter().try_for_each(|one| {
+    for one in attached {
+        let Some(value) = value(&one.report) else { continue };
         let labels = one.labels();
         let mut to = metric.encode_family(&labels)?;
-        to.encode_counter::<NoLabelSet, _, f64>(&value(&one.report), None)
-    })
+        to.encode_counter::<NoLabelSet, _, f64>(&value, None)?;
+    }
+    Ok(())
 }
 
 /// What there is of mapped memory alone.
@@ -235,7 +244,7 @@ pub(super) fn encode(attached: &[Attached], encoder: &mut DescriptorEncoder<'_>)
     for (name, help, unit, value) in COUNTERS {
         let mut counter =
             encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
-        counters(attached, *value, &mut counter)?;
+        counters(attached, |report| Some(value(report)), &mut counter)?;
     }
     estimates(attached, encoder)?;
     of_kernel(attached, encoder)?;

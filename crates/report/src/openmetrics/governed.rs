@@ -42,6 +42,12 @@ const GAUGES: &[Own] = &[
         Some(r.done.resident.as_f64())
     }),
     ("swapped", "What is in swap", Some(Unit::Bytes), |r| Some(r.done.swapped.as_f64())),
+    (
+        "beside",
+        "What the group has in DRAM beside that: pages of files, the kernel's own",
+        Some(Unit::Bytes),
+        |r| Some(r.done.beside.all().as_f64()),
+    ),
     ("asked", "What the kernel was asked to put out", Some(Unit::Bytes), |r| {
         Some(r.done.asked.as_f64())
     }),

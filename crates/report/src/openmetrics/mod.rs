@@ -23,6 +23,7 @@ use terrace_core::{Bytes, Nanos};
 pub use self::attached::Attached;
 pub use self::kloc::{Kloc, kloc};
 pub use self::provision::{Provision, ProvisionNode, provision};
+use crate::outside::OutsideReport;
 use crate::run::{AccountReport, Figures, ProcessReport, RunLevel, RunReport};
 
 /// The media type of what [`encode`] gives.
@@ -205,7 +206,7 @@ impl Collector for Runs {
                 self.slowdown(name, help, *value, &mut encoder)?;
             }
         }
-        if self.runs.iter().any(|(_, report)| report.outside.is_some()) {
+        if self.all_outside().next().is_some() {
             self.outside(&mut encoder)?;
         }
         if self.runs.iter().any(|(_, report)| report.unseen().is_some()) {
@@ -349,7 +350,10 @@ where
 }
 
 /// What a whole run's series are told apart by.
-fn run_labels(run: u32, report: &RunReport) -> [(&'static str, String); 2] {
+type RunLabels = [(&'static str, String); 2];
+
+/// Those of a run that a pager serves.
+fn run_labels(run: u32, report: &RunReport) -> RunLabels {
     let program = report.program.first().cloned().unwrap_or_default();
     [("run", run.to_string()), ("program", program)]
 }
@@ -385,20 +389,26 @@ impl Runs {
         Ok(())
     }
 
+    /// What lies outside of budgets, of runs of either engine.
+    fn all_outside(&self) -> impl Iterator<Item = (RunLabels, &OutsideReport)> {
+        let by_pager = self.runs.iter().filter_map(|(run, report)| {
+            Some((run_labels(*run, report), report.outside.as_deref()?))
+        });
+        let by_kernel = self.attached.iter().filter_map(|one| {
+            let outside = one.report.kernel.as_ref()?.outside.as_deref()?;
+            Some(([("run", one.run.to_string()), ("program", one.program.clone())], outside))
+        });
+        by_pager.chain(by_kernel)
+    }
+
     fn outside(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let of_runs = || {
-            let outside = |(run, report): &(u32, RunReport)| {
-                Some((run_labels(*run, report), report.outside.clone()?))
-            };
-            self.runs.iter().filter_map(outside)
-        };
         let mut now = encoder.encode_descriptor(
             "outside",
             "Memory of a run's processes that no budget bounds",
             Some(&Unit::Bytes),
             MetricType::Gauge,
         )?;
-        for (labels, outside) in of_runs() {
+        for (labels, outside) in self.all_outside() {
             for part in &outside.causes {
                 let labels = (labels.clone(), [("cause", part.cause.name())]);
                 now.encode_family(&labels)?.encode_gauge(&part.now.as_f64())?;
@@ -410,7 +420,7 @@ impl Runs {
             Some(&Unit::Bytes),
             MetricType::Gauge,
         )?;
-        for (labels, outside) in of_runs() {
+        for (labels, outside) in self.all_outside() {
             peak.encode_family(&labels)?.encode_gauge(&outside.peak.as_f64())?;
         }
         Ok(())

@@ -257,6 +257,7 @@ impl ExactMachine {
             | Action::Compact { .. }
             | Action::Prefetch { .. }
             | Action::Reclaim { .. }
+            | Action::Recompress { .. }
             | Action::ZeroAhead { .. } => Err(Abort::Unsupported),
             Action::Arm { .. }
             | Action::Split { .. }
