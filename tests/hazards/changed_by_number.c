@@ -82,6 +82,29 @@ static void gives_back(bool by_key)
     SYS(munmap(at, 3 * PART));
 }
 
+/* What was to be empty in children goes with the heap's end. Before anything is managed: then the heap is
+ * managed with what it has grown by since. */
+static void shortens_the_heap(void)
+{
+    uintptr_t end = (uintptr_t)sbrk(0);
+    CHECK(sbrk((intptr_t)(-end & (PAGE - 1))) != (void *)-1);
+    unsigned char *at = sbrk((intptr_t)PART);
+    if (at == (void *)-1)
+        return; /* It cannot grow here. */
+    SYS(madvise(at, PART, MADV_WIPEONFORK));
+    CHECK((unsigned char *)syscall(SYS_brk, at) == at);
+    CHECK((unsigned char *)syscall(SYS_brk, at + PART) == at + PART);
+    fill(at, PART, 5);
+    churn();
+    pid_t child = (pid_t)SYS(fork());
+    if (child == 0) {
+        verify(at, PART, 5);
+        _exit(0);
+    }
+    wait_ok(child);
+    verify(at, PART, 5);
+}
+
 /* The heap's end, of which the C library knows. */
 static void asks_for_the_heap(void)
 {
@@ -94,6 +117,7 @@ static void asks_for_the_heap(void)
 
 int main(void)
 {
+    shortens_the_heap();
     for (int round = 0; round < 2; round++) {
         maps_over();
         gives_back(round);

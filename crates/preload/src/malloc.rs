@@ -465,8 +465,16 @@ pub(crate) unsafe fn move_break(end: usize) -> c_long {
     // SAFETY: the caller's.
     let ask = |end: usize| unsafe { sys::raw(libc::SYS_brk, [end, 0, 0, 0, 0, 0]) };
     // Nobody else knows: the C library has not seen such a call.
-    let now = if SEALED.is_any() { ask(0) } else { 0 };
-    if keeps_heap(end, now as usize) { now } else { ask(end) }
+    let matters = SEALED.is_any() || terrace_live::fork::wiped::is_any();
+    let now = if matters { ask(0) } else { 0 };
+    if keeps_heap(end, now as usize) {
+        return now;
+    }
+    let moved = ask(end);
+    if moved < now {
+        wiped::heap_shrank(moved as usize, now as usize);
+    }
+    moved
 }
 
 /// Whether the kernel would refuse to make the heap shorter, to an address from another, for a seal.

@@ -649,6 +649,8 @@ pub(crate) unsafe fn lock_all(flags: usize) -> c_long {
     attributes::all_changed();
     // SAFETY: the caller's.
     let result = unsafe { sys::raw(libc::SYS_mlockall, [flags, 0, 0, 0, 0, 0]) };
+    // What another thread begins with just now was locked with the rest.
+    state::await_start();
     if let Some(pager) = state::pager() {
         let error = sys::errno();
         let staging = &pager.evict.staging;

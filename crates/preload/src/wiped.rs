@@ -1,7 +1,8 @@
 //! The marks of what a forked child is to find empty (`terrace_live::fork::wiped`) go where mappings go.
 
 use terrace_live::fork::wiped::{self, Range};
-
+use terrace_live::space::advised;
+use terrace_live::space::ordered_ranges::OrderedRanges;
 use terrace_live::sys::{self, PAGE};
 use terrace_live::workers::idle_priority;
 
@@ -41,7 +42,7 @@ pub(crate) fn unmapped<T, E>(range: Range, change: impl Fn() -> Result<T, E>) ->
         let marks = wiped::unmark(range);
         let changed = change();
         if changed.is_err() {
-            mark_again(marks);
+            mark_again(&marks);
         }
         changed
     })
@@ -73,28 +74,45 @@ pub(crate) fn moved<E>(
                 }
             }
             // What was to be mapped over may be gone.
-            Err(_) => mark_again(marks.into_iter().chain(lost)),
+            Err(_) => mark_again(&[marks, lost].concat()),
         }
         changed
     })
 }
 
 /// Whether anything of a range is marked that the kernel may change: none that begins in a page. Looks with
-/// signals blocked: the handler of one that came meanwhile would wait for its own thread.
+/// signals blocked: the handler of one that came meanwhile would wait for its own thread. Once management
+/// is off for good no child is given anything, and the list stays as it is: changes would no longer be made
+/// between copies, nor with signals blocked.
 fn is_marked(range: Range) -> bool {
     wiped::is_any()
+        && state::config().is_some()
         && !state::borrows()
         && range.0.is_multiple_of(PAGE)
         && state::signals_blocked(|| wiped::is_marked(range))
 }
 
 /// After a change that failed. Leaves the error number as it is.
-fn mark_again(marks: impl IntoIterator<Item = Range>) {
+fn mark_again(marks: &[Range]) {
     let error = sys::errno();
-    // A program under a filter might be killed for the question.
-    let is_there = |mark: &Range| idle_priority::is_left_alone() || remap::is_mapped(mark.0);
-    let marks: Vec<_> = marks.into_iter().filter(is_there).collect();
-    wiped::mark(&marks);
+    wiped::mark(&still_mapped(marks));
     // SAFETY: this thread's own variable.
     unsafe { *libc::__errno_location() = error };
+}
+
+/// What of ranges is still mapped. One may be of several mappings, of which some are gone.
+fn still_mapped(marks: &[Range]) -> Vec<Range> {
+    let start = marks.iter().map(|mark| mark.0).min();
+    let end = marks.iter().map(|mark| mark.1).max();
+    let (Some(start), Some(end)) = (start, end) else { return Vec::new() };
+    let Some(mapped) = advised::mapped((start, end)) else {
+        // A program under a filter might be killed for the question.
+        let is_there = |mark: &Range| idle_priority::is_left_alone() || remap::is_mapped(mark.0);
+        return marks.iter().copied().filter(is_there).collect();
+    };
+    let mut there = OrderedRanges::new();
+    for part in mapped {
+        there.insert(part);
+    }
+    marks.iter().flat_map(|&mark| there.remove(mark)).collect()
 }

@@ -43,7 +43,7 @@ pub fn whole_pages(at: usize, len: usize) -> Range {
 
 /// What of a range is mapped; `None` if that cannot be had. A program under a filter might be killed for
 /// another call than the one that it has made.
-fn mapped(range: Range) -> Option<Vec<Range>> {
+pub fn mapped(range: Range) -> Option<Vec<Range>> {
     if idle_priority::is_left_alone() {
         return None;
     }
