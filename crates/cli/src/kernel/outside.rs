@@ -66,6 +66,8 @@ trait Processes {
     fn below(&self, process: u32) -> Vec<u32>;
     /// Those in the group.
     fn members(&self) -> BTreeSet<u32>;
+    /// Those in any group of the run's, whichever controller it is of.
+    fn placed(&self) -> BTreeSet<u32>;
 }
 
 /// This machine, with the group.
@@ -87,6 +89,10 @@ impl Processes for Machine<'_> {
 
     fn members(&self) -> BTreeSet<u32> {
         self.0.members_below().into_iter().collect()
+    }
+
+    fn placed(&self) -> BTreeSet<u32> {
+        self.0.placed_below().into_iter().collect()
     }
 }
 
@@ -154,8 +160,10 @@ impl OutsideWatch {
         let mut tree: BTreeSet<u32> =
             outside.flat_map(|(&process, _)| system.below(process)).collect();
         tree.extend(system.below(own));
+        // Whose parent has left and has ended is nobody's child any more.
+        let placed = system.placed();
         let members = system.members();
-        for &process in &members {
+        for &process in members.union(&placed) {
             if !self.known.contains_key(&process)
                 && let Some(started) = system.started(process)
             {
@@ -267,6 +275,8 @@ mod tests {
     struct Stand {
         all: BTreeMap<u32, (u32, u64)>,
         group: BTreeSet<u32>,
+        /// Those in the run's group of another controller.
+        placed: BTreeSet<u32>,
     }
 
     impl Processes for Stand {
@@ -286,6 +296,10 @@ mod tests {
 
         fn members(&self) -> BTreeSet<u32> {
             self.group.clone()
+        }
+
+        fn placed(&self) -> BTreeSet<u32> {
+            self.placed.union(&self.group).copied().collect()
         }
     }
 
@@ -324,6 +338,22 @@ mod tests {
         // Somebody else has its number by now.
         system.all.insert(21, (1, 99));
         assert_eq!((left(&mut watch, &system), watch.left()), (0, 3));
+    }
+
+    /// A child moves its memory to another group, has a child there, and ends before anybody has looked.
+    #[test]
+    fn who_was_never_seen_in_the_group_is_found_in_the_other_one_of_the_run() {
+        let (_directory, mut watch) = watch();
+        let mut system = Stand::default();
+        system.all.extend([(11, (OWN, 1)), (20, (1, 4))]);
+        system.group.insert(11);
+        system.placed.insert(20);
+        assert_eq!((left(&mut watch, &system), watch.left()), (1, 1));
+        // It moves the rest, too.
+        system.placed.clear();
+        assert_eq!((left(&mut watch, &system), watch.left()), (1, 1));
+        system.all.remove(&20);
+        assert_eq!((left(&mut watch, &system), watch.left()), (0, 1));
     }
 
     /// It was charged for 40 MiB before it left, of which most came back from swap since.

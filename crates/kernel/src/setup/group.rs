@@ -160,6 +160,15 @@ fn waited(text: &str) -> Option<Nanos> {
     total.parse().ok().map(Nanos::micros)
 }
 
+/// Calls `each` with the directory of every group below one, those further up first.
+fn each_below(directory: &Path, each: &mut dyn FnMut(&Path)) {
+    let below = fs::read_dir(directory).into_iter().flatten().flatten();
+    for entry in below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        each(&entry.path());
+        each_below(&entry.path(), each);
+    }
+}
+
 /// Not as much could be found as was asked for.
 fn busy(e: io::Error) -> io::Error {
     match e.raw_os_error() {
@@ -409,28 +418,28 @@ impl Group {
 
     /// The processes in it and in groups below it, which are charged to it as well.
     pub fn members_below(&self) -> Vec<u32> {
+        Self::below([&self.directory])
+    }
+
+    /// The same, and those in its group of the processor controller: under version 1 a process that moves to
+    /// another group moves in one hierarchy, and stays in the other with all that it starts.
+    pub fn placed_below(&self) -> Vec<u32> {
+        Self::below(self.directories())
+    }
+
+    fn below<'a>(directories: impl IntoIterator<Item = &'a PathBuf>) -> Vec<u32> {
         let mut all = Vec::new();
         let mut add = |directory: &Path| {
             let text = read(&directory.join("cgroup.procs")).unwrap_or_default();
             all.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
         };
-        add(&self.directory);
-        self.each_below(&mut add);
+        for directory in directories {
+            add(directory);
+            each_below(directory, &mut add);
+        }
         all.sort_unstable();
         all.dedup();
         all
-    }
-
-    /// Calls `each` with the directory of every group below it.
-    fn each_below(&self, each: &mut dyn FnMut(&Path)) {
-        fn go(directory: &Path, each: &mut dyn FnMut(&Path)) {
-            let below = fs::read_dir(directory).into_iter().flatten().flatten();
-            for entry in below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-                each(&entry.path());
-                go(&entry.path(), each);
-            }
-        }
-        go(&self.directory, each);
     }
 
     /// All memory that is charged to it; `None` if it is gone.
@@ -754,7 +763,7 @@ impl Group {
             }
         }
         if self.version == Version::One {
-            self.each_below(&mut |directory| {
+            each_below(&self.directory, &mut |directory| {
                 // A group that the program makes begins with what this one had. It may be gone.
                 let _ = write(&directory.join(CONTROL), KILLER.1);
             });
@@ -864,6 +873,26 @@ mod tests {
         assert_eq!((kernel(400), kernel(4000)), (Bytes(600), Bytes::ZERO));
         put("memory.stat", "file 0\nkernel_stack 300\npagetables 100\n");
         assert_eq!(kernel(400), Bytes(300), "before Linux 5.18");
+    }
+
+    #[test]
+    fn who_has_moved_in_one_hierarchy_is_in_the_other_still() {
+        let above = tempfile::tempdir().unwrap();
+        let put = |group: &str, members: &str| {
+            fs::create_dir_all(above.path().join(group)).unwrap();
+            fs::write(above.path().join(group).join("cgroup.procs"), members).unwrap();
+        };
+        put("memory", "11\n");
+        put("memory/sub", "12\n");
+        put("cpu", "11\n13\n");
+        put("cpu/sub", "14\n");
+        let group = Group {
+            version: Version::One,
+            directory: above.path().join("memory"),
+            cpu: Some(above.path().join("cpu")),
+        };
+        assert_eq!(group.members_below(), [11, 12]);
+        assert_eq!(group.placed_below(), [11, 12, 13, 14]);
     }
 
     #[test]
