@@ -564,6 +564,18 @@ impl Group {
         line.and_then(|value| value.trim().parse().ok()).map(Bytes)
     }
 
+    /// What its memory has of swap, also of what is in RAM again and has its place there still; `None` where the
+    /// kernel does not count that.
+    pub fn has_of_swap(&self) -> Option<Bytes> {
+        let swapped = self.swapped()?;
+        if self.version == Version::Two {
+            return Some(swapped);
+        }
+        // Version 1 counts a page in swap no longer as soon as it is read.
+        let text = read(&self.directory.join("memory.stat")).ok()?;
+        Some(swapped + amount(&text, "total_swapcached").unwrap_or_default())
+    }
+
     /// For how long some thread of it waited for memory, since it exists; `None` where the kernel does not
     /// say (version 1, or without pressure stall information).
     pub fn stalled(&self) -> Option<Nanos> {
@@ -873,6 +885,18 @@ mod tests {
         assert_eq!((kernel(400), kernel(4000)), (Bytes(600), Bytes::ZERO));
         put("memory.stat", "file 0\nkernel_stack 300\npagetables 100\n");
         assert_eq!(kernel(400), Bytes(300), "before Linux 5.18");
+    }
+
+    #[test]
+    fn what_was_read_from_swap_has_its_place_there_until_it_is_given_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let put = |file: &str, text: &str| fs::write(directory.path().join(file), text).unwrap();
+        put("memory.usage_in_bytes", "0\n");
+        put("memory.stat", "swap 1\ntotal_swap 8192\n");
+        let group = Group::at(directory.path()).unwrap();
+        assert_eq!(group.has_of_swap(), Some(Bytes(8192)), "not told");
+        put("memory.stat", "swap 1\ntotal_swap 8192\ntotal_swapcached 4096\n");
+        assert_eq!((group.swapped(), group.has_of_swap()), (Some(Bytes(8192)), Some(Bytes(12288))));
     }
 
     #[test]
