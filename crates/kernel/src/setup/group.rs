@@ -29,6 +29,18 @@ pub enum Version {
     Two,
 }
 
+/// What has become of a group that was to be removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Removal {
+    /// It is gone.
+    Gone {
+        /// Groups below it, which had no process either.
+        below: Vec<PathBuf>,
+    },
+    /// It is there: these groups, it or ones below it, have processes.
+    Inhabited(Vec<(PathBuf, Vec<u32>)>),
+}
+
 /// Where the groups of this process are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Here {
@@ -167,6 +179,23 @@ fn each_below(directory: &Path, each: &mut dyn FnMut(&Path)) {
         each(&entry.path());
         each_below(&entry.path(), each);
     }
+}
+
+/// Those of some groups, and of the groups below them, that have processes, with these.
+fn inhabited<'a>(directories: impl IntoIterator<Item = &'a PathBuf>) -> Vec<(PathBuf, Vec<u32>)> {
+    let mut all = Vec::new();
+    let mut add = |directory: &Path| {
+        let text = read(&directory.join("cgroup.procs")).unwrap_or_default();
+        let members: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+        if !members.is_empty() {
+            all.push((directory.to_owned(), members));
+        }
+    };
+    for directory in directories {
+        add(directory);
+        each_below(directory, &mut add);
+    }
+    all
 }
 
 /// Not as much could be found as was asked for.
@@ -428,15 +457,8 @@ impl Group {
     }
 
     fn below<'a>(directories: impl IntoIterator<Item = &'a PathBuf>) -> Vec<u32> {
-        let mut all = Vec::new();
-        let mut add = |directory: &Path| {
-            let text = read(&directory.join("cgroup.procs")).unwrap_or_default();
-            all.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
-        };
-        for directory in directories {
-            add(directory);
-            each_below(directory, &mut add);
-        }
+        let mut all: Vec<u32> =
+            inhabited(directories).into_iter().flat_map(|(_, members)| members).collect();
         all.sort_unstable();
         all.dedup();
         all
@@ -804,28 +826,37 @@ impl Group {
         all
     }
 
-    /// Removes it; false while there are processes in it.
-    pub(super) fn remove(&self) -> io::Result<bool> {
-        if !self.members().is_empty() {
-            return Ok(false);
+    /// Removes it with the groups below it, which its program has made, unless there are processes.
+    pub(super) fn remove(&self) -> io::Result<Removal> {
+        let lived = inhabited(self.directories());
+        if !lived.is_empty() {
+            return Ok(Removal::Inhabited(lived));
         }
+        let mut below = Vec::new();
         for directory in self.directories() {
-            step();
-            match fs::remove_dir(directory) {
-                Ok(()) => {}
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
-                    if !self.members().is_empty() {
-                        // Somebody came.
-                        return Ok(false);
+            let mut all = vec![directory.clone()];
+            each_below(directory, &mut |group| all.push(group.to_owned()));
+            // Those furthest down first.
+            for group in all.into_iter().rev() {
+                step();
+                match fs::remove_dir(&group) {
+                    Ok(()) if group == *directory => {}
+                    Ok(()) => below.push(group),
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                    Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
+                        let lived = inhabited(self.directories());
+                        if !lived.is_empty() {
+                            // Somebody came.
+                            return Ok(Removal::Inhabited(lived));
+                        }
+                        let what = "the kernel has it in use, though no process is in it";
+                        return Err(named(&group, &io::Error::new(e.kind(), what)));
                     }
-                    let what = io::Error::new(e.kind(), "there are groups below it");
-                    return Err(named(directory, &what));
+                    Err(e) => return Err(named(&group, &e)),
                 }
-                Err(e) => return Err(named(directory, &e)),
             }
         }
-        Ok(true)
+        Ok(Removal::Gone { below })
     }
 }
 
