@@ -40,8 +40,12 @@ pub struct KernelReport {
     pub division: Option<Box<Divided>>,
     /// What pages are swapped to.
     pub swap: SwapUse,
-    /// What zram devices of it hold, all of them, also for other programs.
+    /// What zram devices of it hold for the run, all of them.
     pub store: Option<Held>,
+    /// Where others swap to them, too: what they hold for everybody. What they hold for the run is estimated
+    /// then, by the mean of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store_of_all: Option<Held>,
     /// What the run's own device has written to a file, where it has one.
     #[serde(default)]
     pub backed: Option<Backed>,
@@ -175,6 +179,7 @@ pub(crate) mod tests {
                 scarce: None,
             },
             store: None,
+            store_of_all: None,
             backed: None,
             swapped: None,
             short_of_swap: None,

@@ -115,10 +115,18 @@ impl Drop for Made {
         let Some(set_up) = self.set_up.take() else { return };
         match set_up.finish(&self.site) {
             Ok(cleaned) => {
-                let watchdog = self.watchdog.take().filter(|_| !cleaned.kept.is_empty());
+                for group in cleaned.emptied.iter().filter(|_| !self.quiet) {
+                    output::say(format_args!(
+                        "control group {}, which the program had made, was empty and is removed",
+                        group.display()
+                    ));
+                }
+                // Others' have watchdogs of their own, and `terrace clean` tells of them.
+                let ours: Vec<_> = cleaned.kept.iter().filter(|kept| kept.ours).collect();
+                let watchdog = self.watchdog.take().filter(|_| !ours.is_empty());
                 let who =
                     if watchdog.is_some() { "it is removed" } else { "`terrace clean` removes it" };
-                for kept in cleaned.kept.iter().filter(|_| !self.quiet) {
+                for kept in ours.into_iter().filter(|_| !self.quiet) {
                     let (what, why) = (&kept.what, &kept.why);
                     output::warn(format_args!("{what} stays: {why} ({who} when that is over)"));
                 }

@@ -9,6 +9,7 @@
 //! | [`member`] | its part in a budget that runs of either engine share |
 //! | [`chooser`] | which policy chooses what leaves |
 //! | [`outside`] | memory of its processes that the control group does not count |
+//! | [`stored`] | what its compressed pages take of devices that others swap to, too |
 //! | [`total`] | a budget that is for compressed pages as well |
 //! | [`render`](mod@render) | the report as people read it |
 
@@ -19,6 +20,7 @@ pub(crate) mod member;
 mod outside;
 mod render;
 pub(crate) mod session;
+mod stored;
 pub(crate) mod total;
 
 use std::fs;

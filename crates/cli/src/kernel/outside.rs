@@ -3,7 +3,8 @@
 //! A process may leave the group: by writing to another one's `cgroup.procs`, in a scope of `systemd-run`, in a
 //! container. No budget bounds the memory that it takes there. Memory that it had before stays charged to the group,
 //! also if it comes back from swap. So the charge beyond what the group's own processes have is subtracted from
-//! what those have that left. The rest lies outside.
+//! what those have that left. The rest lies outside. Memory that a process took elsewhere stays charged there when it
+//! comes back, so what it had there is looked at in the same way until it has ended.
 //! Secret memory (`memfd_secret`) is charged to the group as pages of files are, which are beside the budget.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,6 +55,14 @@ struct Known {
     started: u64,
     /// Whether it was seen outside of the group.
     has_left: bool,
+    /// The most that it had there: no more can lie outside once it is back.
+    outside: Bytes,
+}
+
+impl Known {
+    fn new(started: u64) -> Self {
+        Self { started, has_left: false, outside: Bytes::ZERO }
+    }
 }
 
 /// What is asked of the system.
@@ -66,6 +75,8 @@ trait Processes {
     fn below(&self, process: u32) -> Vec<u32>;
     /// Those in the group.
     fn members(&self) -> BTreeSet<u32>;
+    /// Those in any group of the run's, whichever controller it is of.
+    fn placed(&self) -> BTreeSet<u32>;
 }
 
 /// This machine, with the group.
@@ -88,6 +99,10 @@ impl Processes for Machine<'_> {
     fn members(&self) -> BTreeSet<u32> {
         self.0.members_below().into_iter().collect()
     }
+
+    fn placed(&self) -> BTreeSet<u32> {
+        self.0.placed_below().into_iter().collect()
+    }
 }
 
 /// Memory of a process in RAM that is no file's.
@@ -95,11 +110,10 @@ fn swappable(memory: &Memory) -> Bytes {
     Bytes(memory.private + memory.shared)
 }
 
-/// Memory of processes that have left, beyond what the group is still charged for.
-fn beyond(left: &[Memory], inside: impl Iterator<Item = Memory>, charged: Bytes) -> Bytes {
-    let all: Bytes = left.iter().map(swappable).sum();
-    let of_members: Bytes = inside.map(|memory| swappable(&memory)).sum();
-    all - (charged - of_members)
+/// What may lie outside, beyond what the group is still charged for; `inside` is what the group's own have beside
+/// that. Memory that several of those share counts for each.
+fn beyond(may_be: Bytes, inside: Bytes, charged: Bytes) -> Bytes {
+    may_be - (charged - inside)
 }
 
 impl OutsideWatch {
@@ -129,12 +143,8 @@ impl OutsideWatch {
         let group = self.group.clone();
         let machine = Machine(&group);
         let (left, members) = self.those_that_left(&machine, std::process::id());
-        let left = if left.is_empty() {
-            Bytes::ZERO
-        } else {
-            let inside = members.iter().filter_map(|&process| machine.memory(process));
-            beyond(&left, inside, group.anonymous().unwrap_or_default())
-        };
+        let left: Bytes = left.iter().map(swappable).sum();
+        let left = self.beyond(&machine, left, &members, || group.anonymous());
         let secret = self.secret(&machine, &members);
         self.note(left, secret, covered);
         let took = thread_cpu().saturating_sub(cpu);
@@ -154,12 +164,14 @@ impl OutsideWatch {
         let mut tree: BTreeSet<u32> =
             outside.flat_map(|(&process, _)| system.below(process)).collect();
         tree.extend(system.below(own));
+        // Whose parent has left and has ended is nobody's child any more.
+        let placed = system.placed();
         let members = system.members();
-        for &process in &members {
+        for &process in members.union(&placed) {
             if !self.known.contains_key(&process)
                 && let Some(started) = system.started(process)
             {
-                self.known.insert(process, Known { started, has_left: false });
+                self.known.insert(process, Known::new(started));
             }
         }
         let mut strangers: BTreeMap<u32, Memory> = tree
@@ -175,7 +187,7 @@ impl OutsideWatch {
             };
             strangers.remove(&process);
             if let Some(started) = system.started(process) {
-                self.known.insert(process, Known { started, has_left: false });
+                self.known.insert(process, Known::new(started));
             }
         }
         self.known.retain(|process, known| {
@@ -196,9 +208,32 @@ impl OutsideWatch {
                 continue;
             };
             self.left += u64::from(!std::mem::replace(&mut known.has_left, true));
+            known.outside = known.outside.max(swappable(&memory));
             left.push(memory);
         }
         (left, members)
+    }
+
+    /// What lies outside of what those have that left, and of what those took elsewhere that are back.
+    fn beyond(
+        &self,
+        system: &impl Processes,
+        left: Bytes,
+        members: &BTreeSet<u32>,
+        charged: impl FnOnce() -> Option<Bytes>,
+    ) -> Bytes {
+        let took = |process: &u32| self.known.get(process).map_or(Bytes::ZERO, |it| it.outside);
+        if left.is_zero() && members.iter().all(|process| took(process) < LITTLE) {
+            return Bytes::ZERO;
+        }
+        let (mut may_be, mut inside) = (left, Bytes::ZERO);
+        for process in members {
+            let Some(memory) = system.memory(*process) else { continue };
+            let has = swappable(&memory);
+            let part = has.min(took(process));
+            (may_be, inside) = (may_be + part, inside + (has - part));
+        }
+        beyond(may_be, inside, charged().unwrap_or_default())
     }
 
     /// Secret memory of those in the group. It cannot leave, so the kernel counts it among what is locked.
@@ -267,6 +302,8 @@ mod tests {
     struct Stand {
         all: BTreeMap<u32, (u32, u64)>,
         group: BTreeSet<u32>,
+        /// Those in the run's group of another controller.
+        placed: BTreeSet<u32>,
     }
 
     impl Processes for Stand {
@@ -286,6 +323,10 @@ mod tests {
 
         fn members(&self) -> BTreeSet<u32> {
             self.group.clone()
+        }
+
+        fn placed(&self) -> BTreeSet<u32> {
+            self.placed.union(&self.group).copied().collect()
         }
     }
 
@@ -326,18 +367,56 @@ mod tests {
         assert_eq!((left(&mut watch, &system), watch.left()), (0, 3));
     }
 
+    /// A child moves its memory to another group, has a child there, and ends before anybody has looked.
+    #[test]
+    fn who_was_never_seen_in_the_group_is_found_in_the_other_one_of_the_run() {
+        let (_directory, mut watch) = watch();
+        let mut system = Stand::default();
+        system.all.extend([(11, (OWN, 1)), (20, (1, 4))]);
+        system.group.insert(11);
+        system.placed.insert(20);
+        assert_eq!((left(&mut watch, &system), watch.left()), (1, 1));
+        // It moves the rest, too.
+        system.placed.clear();
+        assert_eq!((left(&mut watch, &system), watch.left()), (1, 1));
+        system.all.remove(&20);
+        assert_eq!((left(&mut watch, &system), watch.left()), (0, 1));
+    }
+
     /// It was charged for 40 MiB before it left, of which most came back from swap since.
     #[test]
     fn what_the_group_is_still_charged_for_does_not_lie_outside() {
-        let of = |mib: u64| Memory { private: mib * MIB, ..Memory::default() };
-        let outside = |left: u64, inside: &[u64], charged: u64| {
-            let inside = inside.iter().map(|&mib| of(mib));
-            beyond(&[of(left)], inside, Bytes::mib(charged)).get() / MIB
+        let outside = |left: u64, inside: u64, charged: u64| {
+            beyond(Bytes::mib(left), Bytes::mib(inside), Bytes::mib(charged)).get() / MIB
         };
-        assert_eq!(outside(38, &[], 40), 0);
-        assert_eq!(outside(104, &[], 40), 64);
-        assert_eq!(outside(30, &[25, 10], 40), 25);
-        assert_eq!(outside(30, &[25, 25], 40), 30, "what is shared counts for each");
+        assert_eq!(outside(38, 0, 40), 0);
+        assert_eq!(outside(104, 0, 40), 64);
+        assert_eq!(outside(30, 35, 40), 25);
+        assert_eq!(outside(30, 50, 40), 30, "what is shared counts for each");
+    }
+
+    /// Each process has 2 MiB. One takes them elsewhere, and comes back.
+    #[test]
+    fn what_was_taken_elsewhere_lies_outside_though_its_process_is_back() {
+        let (_directory, mut watch) = watch();
+        let mut system = Stand::default();
+        system.all.extend([(11, (OWN, 1)), (12, (OWN, 2))]);
+        system.group.extend([11, 12]);
+        let mut outside = |system: &Stand, charged: u64| {
+            let (left, members) = watch.those_that_left(system, OWN);
+            let left = left.iter().map(swappable).sum();
+            watch.beyond(system, left, &members, || Some(Bytes::mib(charged))).get() / MIB
+        };
+        assert_eq!(outside(&system, 1), 0, "none was outside");
+        system.group.remove(&12);
+        assert_eq!(outside(&system, 2), 2);
+        system.group.insert(12);
+        assert_eq!(outside(&system, 2), 2);
+        assert_eq!(outside(&system, 3), 1, "the rest is the group's");
+        assert_eq!(outside(&system, 0), 2, "no more than it had there");
+        system.all.remove(&12);
+        system.group.remove(&12);
+        assert_eq!(outside(&system, 2), 0);
     }
 
     #[test]

@@ -38,9 +38,22 @@ pub(crate) fn render(report: &KernelReport) -> String {
     }
     if let Some(held) = report.store {
         let ratio = report.ratio().map_or(String::new(), |ratio| format!(" at {ratio:.2} : 1"));
+        let (about, all) = match report.store_of_all {
+            Some(all) => (
+                "about ",
+                format!(
+                    "; {} in {} with what others have there, by whose mean it is estimated",
+                    all.original, all.memory
+                ),
+            ),
+            None => ("", String::new()),
+        };
         rows.push((
             "store",
-            format!("{} in {}{ratio}; {} at most", held.original, held.memory, held.peak),
+            format!(
+                "{} in {about}{}{ratio}; {} at most{all}",
+                held.original, held.memory, held.peak
+            ),
         ));
     }
     if let Some(tables) = report.tables.filter(|_| report.holds_store) {
@@ -284,6 +297,8 @@ pub(super) fn ended(end: Option<End>, elapsed: Nanos) -> String {
 
 #[cfg(test)]
 mod tests {
+    use terrace_kernel::setup::zram::Held;
+
     use super::*;
 
     /// A report of a run with 48 MiB in a budget of 64 MiB.
@@ -355,6 +370,22 @@ mod tests {
                        group, 30.0 MiB; 3 processes left in all; what is still charged to the group is \
                        not counted";
         assert!(has(&left, outside), "{:?}", rows(&left));
+    }
+
+    #[test]
+    fn what_others_have_in_the_device_is_told_beside_the_run_s_share() {
+        let mut shared = report();
+        let held = |original, memory| Held {
+            original: Bytes::mib(original),
+            memory: Bytes::mib(memory),
+            peak: Bytes::mib(memory),
+        };
+        shared.store = Some(held(30, 10));
+        assert!(has(&shared, "store 30.0 MiB in 10.0 MiB at 3.00 : 1; 10.0 MiB at most"));
+        shared.store_of_all = Some(held(120, 40));
+        let row = "store 30.0 MiB in about 10.0 MiB at 3.00 : 1; 10.0 MiB at most; 120 MiB in 40.0 MiB \
+                   with what others have there, by whose mean it is estimated";
+        assert!(has(&shared, row), "{:?}", rows(&shared));
     }
 
     #[test]

@@ -35,6 +35,7 @@ use super::made::Made;
 use super::member::Member;
 use super::outside::OutsideWatch;
 use super::render;
+use super::stored::{Parts, Stored};
 use super::total::{self, Store, Total};
 use crate::advice::Signs;
 use crate::args::mode_name;
@@ -136,6 +137,8 @@ pub(crate) struct Session {
     member: Option<Member>,
     /// Looks for processes that leave the run's control group; `None` where it has none of its own.
     outside: Option<OutsideWatch>,
+    /// What its compressed pages take.
+    stored: Stored,
     /// What is warned of while it goes on; `None` where nobody is to be told.
     warnings: Option<Warnings>,
     /// After an error the programs go on alone.
@@ -291,6 +294,7 @@ impl Session {
             lacks,
             at_begin: None,
             outside,
+            stored: Stored::default(),
             warnings: (!quiet).then(Warnings::new),
             failed: None,
             made,
@@ -327,6 +331,11 @@ impl Session {
         }
         if self.outside.as_ref().is_some_and(OutsideWatch::is_due) {
             self.look_outside();
+        }
+        if self.stored.is_due() && self.made.group().is_some() {
+            let cpu = thread_cpu();
+            self.look_at_store(None);
+            self.engine.charge(thread_cpu().saturating_sub(cpu));
         }
         self.complain();
         self.warn();
@@ -388,6 +397,12 @@ impl Session {
         let store = Store::of(&Root::machine(), self.made.swap(), self.made.group());
         total.look(self.engine.stats().resident, store.memory, self.budget_seen);
         Some(store)
+    }
+
+    /// What its compressed pages take. Without a group the run has so much in swap as `swapped` says.
+    fn look_at_store(&mut self, swapped: Option<Bytes>) -> Parts {
+        let swapped = self.made.group().and_then(Group::has_of_swap).or(swapped);
+        self.stored.look(&Root::machine(), self.made.swap(), swapped)
     }
 
     /// Compares the processes with those of the group.
@@ -532,6 +547,7 @@ impl Session {
         }
         let processes = self.engine.processes().to_vec();
         let swapped = self.engine.world().swapped(&processes);
+        let store = self.look_at_store(swapped);
         let direct = self.engine.world().lacks_direct().is_none();
         let direct = direct.then_some(self.engine.stats().direct_bytes);
         let brain = self.engine.brain();
@@ -558,7 +574,8 @@ impl Session {
                 .and_then(|device| zram::tables(&Root::machine(), device)),
             backed: own_device(self.made.swap())
                 .and_then(|device| backed(&Root::machine(), device)),
-            store: zram::held(&Root::machine(), &self.made.swap().devices),
+            store: store.run,
+            store_of_all: store.all,
             swapped,
             short_of_swap: self.engine.short_of_swap(),
             observing: self.how.observing.clone(),

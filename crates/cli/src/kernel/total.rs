@@ -81,14 +81,13 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// As it is now. Of memory that others swap to as well it is the part that belongs to the run, if it is
-    /// known what of it lies there.
+    /// As it is now. Where others swap to the same it is the part that belongs to the run, if it is known what
+    /// of it lies there.
     pub(super) fn of(root: &Root, swap: &SwapUse, group: Option<&Group>) -> Self {
         let Some(held) = held(root, swap) else { return Self::default() };
-        let memory = match group.filter(|_| !swap.own).and_then(Group::swapped) {
-            Some(swapped) => held.part(swapped),
-            None => held.memory,
-        };
+        let swapped = group.and_then(Group::has_of_swap);
+        let share = swapped.and_then(|swapped| held.share(swapped, swap.own));
+        let memory = share.unwrap_or(held).memory;
         let ratio = if held.original < ASSUMED.1 {
             ASSUMED.0
         } else {
@@ -192,7 +191,8 @@ mod tests {
         };
         let of = |kind, own, group| Store::of(&root, &swap(kind, own), group).memory;
 
-        assert_eq!(of(SwapKind::Zram, true, Some(&group)), Bytes::mib(1), "all of its own");
+        assert_eq!(of(SwapKind::Zram, true, None), Bytes::mib(1), "all of its own");
+        assert_eq!(of(SwapKind::Zram, true, Some(&group)), Bytes::kib(256), "others came");
         assert_eq!(of(SwapKind::Zram, false, Some(&group)), Bytes::kib(256));
         assert_eq!(of(SwapKind::Zram, false, None), Bytes::mib(1), "nobody knows whose it is");
         assert_eq!(of(SwapKind::Zswap, false, Some(&group)), Bytes::kib(256));

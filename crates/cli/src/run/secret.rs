@@ -1,5 +1,7 @@
 //! Memory of `memfd_secret`: it is in RAM and cannot leave it, and the kernel's sums count it among pages of
-//! files. It is locked, too, so a process that has none locked has none.
+//! files. It is locked, too, so a process that has none locked has none. How much there is only the mappings tell,
+//! which takes long to read. They are read again as soon as the sums have changed by a page, so the last time is
+//! right after the last change. Callers look no more often than their share of a processor allows.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,9 +10,12 @@ use std::time::{Duration, Instant};
 
 use super::memory::Memory;
 
-/// What may be secret is told apart from this on, and again after so long or when so much has changed.
+/// What may be secret is told apart from this on, and again after so long. Where none was, it is also again when so
+/// much has changed: a program that has locked its files is not read all the time.
 const LITTLE: u64 = 1 << 20;
 const AGAIN: Duration = Duration::from_secs(5);
+/// Where some is secret, it is told apart again when more than this has changed.
+const PAGE: u64 = 4096;
 /// How the kernel names it, on a file system of its own that has no device.
 const NAME: &str = "/secretmem (deleted)";
 const MAJOR: &str = "00";
@@ -19,9 +24,20 @@ const MAJOR: &str = "00";
 #[derive(Clone, Copy, Debug)]
 struct Read {
     at: Instant,
-    /// What might have been secret then, and what was.
-    may_be: u64,
+    /// What was locked, and in RAM of files, by the sums before.
+    locked: u64,
+    file: u64,
+    /// What was secret.
     is: u64,
+}
+
+impl Read {
+    /// Whether it is as it was for all that the sums say.
+    fn holds(&self, memory: &Memory) -> bool {
+        let changed = self.file.abs_diff(memory.file).max(self.locked.abs_diff(memory.locked));
+        let least = if self.is == 0 { LITTLE.max(self.file / 8) } else { PAGE + 1 };
+        self.at.elapsed() < AGAIN && changed < least
+    }
 }
 
 /// Secret memory of processes, as it was read last.
@@ -38,15 +54,12 @@ impl Secrets {
             return 0;
         }
         let known = self.0.get(&process).copied();
-        let is_known = known.is_some_and(|read| {
-            let changed = read.may_be.abs_diff(may_be);
-            read.at.elapsed() < AGAIN && changed < LITTLE.max(read.may_be / 8)
-        });
-        if !is_known
+        if !known.is_some_and(|read| read.holds(memory))
             && may_read
             && let Ok(is) = read_of(process)
         {
-            self.0.insert(process, Read { at: Instant::now(), may_be, is });
+            let Memory { locked, file, .. } = *memory;
+            self.0.insert(process, Read { at: Instant::now(), locked, file, is });
             return is;
         }
         known.map_or(0, |read| read.is.min(may_be))
@@ -103,6 +116,19 @@ mod tests {
         assert_eq!(read(text.concat().as_bytes()).unwrap(), 8 << 10);
     }
 
+    /// While a program fills it, and for the last time when it has.
+    #[test]
+    fn what_is_secret_is_read_again_when_a_page_has_come_and_files_when_many_have() {
+        let memory =
+            |pages: u64| Memory { file: pages * PAGE, locked: 40 << 20, ..Memory::default() };
+        let read = |is| Read { at: Instant::now(), locked: 40 << 20, file: 9000 * PAGE, is };
+        let (secret, files) = (read(30 << 20), read(0));
+        assert!(secret.holds(&memory(9000)) && secret.holds(&memory(9001)));
+        assert!(!secret.holds(&memory(9002)) && !secret.holds(&memory(8998)));
+        assert!(!secret.holds(&Memory { locked: 48 << 20, ..memory(9000) }));
+        assert!(files.holds(&memory(9500)) && !files.holds(&memory(11000)));
+    }
+
     #[test]
     fn a_process_that_has_nothing_locked_is_not_read() {
         let mut secrets = Secrets::default();
@@ -113,7 +139,7 @@ mod tests {
         assert_eq!(secrets.of(process, &locked, false), 0);
         assert!(secrets.0.is_empty());
         assert_eq!(secrets.of(process, &locked, true), 0, "files that are locked");
-        assert_eq!(secrets.0[&process].may_be, 8 << 20);
+        assert_eq!(secrets.0[&process].file, 8 << 20);
         secrets.keep(|_| false);
         assert!(secrets.0.is_empty());
     }

@@ -32,6 +32,9 @@ const FILES: Nanos = Nanos::millis(200);
 /// The same while there seems to be more than the budget: files that were read in meanwhile are none of
 /// it.
 const FILES_ABOVE: Nanos = Nanos::millis(2);
+/// The same once there seems to be more than ever before, by such a part and by so much: files that came since they
+/// were read last would be told as the program's most.
+const MOST: (u64, Bytes) = (64, Bytes::kib(64));
 /// Where `memory.high` is set above the budget, under version 2 of control groups: below what is
 /// promised (5 %), and above what room is made for.
 const HIGH: f64 = 1.03;
@@ -119,6 +122,8 @@ pub struct LinuxWorld {
     beside: (Bytes, Option<Nanos>),
     /// Of it, the kernel's own.
     kernel: Bytes,
+    /// The most that the run had when they were read.
+    most: Bytes,
     /// How the budget is divided, if files are in it.
     division: Option<Arc<Division>>,
 }
@@ -159,6 +164,7 @@ impl LinuxWorld {
             high: None,
             loose: false,
             beside: (Bytes::ZERO, None),
+            most: Bytes::ZERO,
             kernel: Bytes::ZERO,
             division: None,
         };
@@ -424,7 +430,9 @@ impl World for LinuxWorld {
         let beside = self.guard.as_ref().map_or(self.beside.0, Guard::beside);
         let is_above = self.fast.is_some_and(|fast| charged > fast + beside);
         let every = if is_above { FILES_ABOVE } else { FILES };
-        if self.beside.1.is_none_or(|at| now >= at + every) {
+        let is_most = charged - beside > self.most + MOST.1.max(self.most / MOST.0);
+        let is_due = is_most || self.beside.1.is_none_or(|at| now >= at + every);
+        if is_due {
             // Of a group that is somebody else's no limit follows it: what it has counts.
             let budget = self.fast.unwrap_or(Bytes(u64::MAX));
             if let Some(beside) = group.beside(budget, self.division.is_some()) {
@@ -442,7 +450,11 @@ impl World for LinuxWorld {
             }
         }
         // The guard reads them more often where it matters.
-        charged - self.guard.as_ref().map_or(self.beside.0, Guard::beside)
+        let resident = charged - self.guard.as_ref().map_or(self.beside.0, Guard::beside);
+        if is_due {
+            self.most = self.most.max(resident);
+        }
+        resident
     }
 
     fn kernel_beside(&self) -> Bytes {
@@ -757,6 +769,25 @@ mod tests {
         world.resident(&[]);
         fs::write(&high, "").unwrap();
         assert_eq!(look(&mut world), (at + Bytes::mib(8)).get().to_string());
+    }
+
+    /// Memory of `memfd_secret` is counted as files' pages are.
+    #[test]
+    fn files_that_came_since_they_were_read_are_not_the_most_that_a_run_had() {
+        let (directory, mut world) = version_two(Bytes::ZERO);
+        let mut look = |charged: Bytes, files: Bytes| {
+            let put = |file: &str, value: String| {
+                fs::write(directory.path().join(file), value).unwrap();
+            };
+            put("memory.current", charged.get().to_string());
+            put("memory.stat", format!("file {}\n", files.get()));
+            world.resident(&[])
+        };
+        let (own, files) = (Bytes::mib(1), Bytes::mib(40));
+        assert_eq!(look(own, Bytes::ZERO), own);
+        assert_eq!(look(own + files, files), own);
+        assert_eq!(look(own + files * 2, files * 2), own);
+        assert_eq!(look(own * 3 + files * 2, files * 2), own * 3);
     }
 
     /// It would have neither a limit nor anybody who slows it down near its budget, for the want of one.

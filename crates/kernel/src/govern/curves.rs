@@ -31,6 +31,8 @@ pub struct Curves {
     resident: Bytes,
     /// How often none began, or one anew, since memory grew.
     waited: usize,
+    /// Whether anything was ever resident; `None` before the first look.
+    had: Option<bool>,
 }
 
 /// The beginning of a curve.
@@ -68,6 +70,7 @@ impl Curves {
             denied: 0,
             resident: Bytes::ZERO,
             waited: 0,
+            had: None,
         }
     }
 
@@ -85,6 +88,9 @@ impl Curves {
     pub fn lack(&self) -> Option<&'static str> {
         if self.known().iter().any(|curve| curve.points.len() > 1) {
             return None;
+        }
+        if self.had == Some(false) {
+            return Some("it had nothing in DRAM that can be swapped, whenever it was looked at");
         }
         Some(if self.begun.is_none() && self.waited > 1 {
             "memory grew all the time, and what is new has been touched whatever becomes of it"
@@ -110,9 +116,13 @@ impl Curves {
     /// and have so much in DRAM.
     pub fn step(&mut self, now: Nanos, processes: &[u32], cpu: Nanos, resident: Bytes) {
         let before = std::mem::replace(&mut self.resident, resident);
+        self.had = Some(self.had == Some(true) || !resident.is_zero());
         let Some(begun) = self.begun else {
             // A program that has nothing yet is about to begin.
-            let grows = resident.is_zero() || resident > before + before / GROWTH;
+            if resident.is_zero() {
+                return;
+            }
+            let grows = resident > before + before / GROWTH;
             if grows && self.waited < PATIENCE {
                 self.waited += 1;
             } else {

@@ -459,6 +459,21 @@ fn what_keeps_a_forecast_from_being_made_is_known() {
 }
 
 #[test]
+fn of_a_group_that_has_nothing_is_not_said_that_it_grew() {
+    let mut curves = Curves::new(Root::at("/nonexistent"), Nanos::seconds(4));
+    assert!(curves.lack().is_some_and(|lack| lack.contains("ended before")), "nobody has looked");
+    for second in 1..60 {
+        curves.step(Nanos::seconds(second), &[], Nanos::ZERO, Bytes::ZERO);
+        assert!(curves.lack().is_some_and(|lack| lack.contains("nothing in DRAM")));
+    }
+    // Something comes, and goes again.
+    for (second, mib) in [(60, 10), (61, 0), (62, 0), (63, 0)] {
+        curves.step(Nanos::seconds(second), &[], Nanos::ZERO, Bytes::mib(mib));
+        assert!(curves.lack().is_some_and(|lack| lack.contains("ended before")));
+    }
+}
+
+#[test]
 fn a_forecast_says_how_far_curves_are_apart() {
     let curves = [even(4, 1024), even(6, 1024), even(8, 1024), Curve::default()];
     let of = forecast(&curves, 0.02).unwrap();

@@ -5,13 +5,14 @@
 //! that such a process goes on as if there had never been any. Everything can be interrupted
 //! anywhere and done again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::io;
+use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::group::Group;
+use super::group::{Group, Removal};
 use super::records::{Found, Records, RunRecord, boot};
 use super::zswap::{self, ZswapRecord};
 use super::{Site, zram};
@@ -23,6 +24,9 @@ pub struct Cleaned {
     pub removed: Vec<String>,
     /// What stays, and why.
     pub kept: Vec<Remaining>,
+    /// Of what is gone: groups below a run's, which its program had made and left empty.
+    #[serde(skip)]
+    pub emptied: Vec<PathBuf>,
 }
 
 /// Something that stays.
@@ -34,11 +38,14 @@ pub struct Remaining {
     pub why: String,
     /// Whether that is as it should be: it belongs to somebody who lives.
     pub in_use: bool,
+    /// Whether it was made for the run that is over by now, and not for another one before.
+    #[serde(skip)]
+    pub ours: bool,
 }
 
 impl Cleaned {
-    fn keep(&mut self, what: String, why: &dyn Display, in_use: bool) {
-        self.kept.push(Remaining { what, why: why.to_string(), in_use });
+    fn keep(&mut self, what: String, why: &dyn Display, in_use: bool, ours: bool) {
+        self.kept.push(Remaining { what, why: why.to_string(), in_use, ours });
     }
 
     /// The records that could be read. What the others were about is not known, and stays.
@@ -47,11 +54,32 @@ impl Cleaned {
         for Found { name, record } in found {
             match record {
                 Ok(record) => readable.push(record),
-                Err(e) => self.keep(format!("what {name} says"), &e, false),
+                Err(e) => self.keep(format!("what {name} says"), &e, false, false),
             }
         }
         readable
     }
+}
+
+/// Why a device stays.
+const RUN: &str = "a run swaps to it";
+const PROCESSES: &str = "memory of processes that a run has left may lie in it";
+
+/// Which processes keep a group.
+fn inhabitants(group: &Group, lived: &[(PathBuf, Vec<u32>)]) -> String {
+    let mut told = BTreeSet::new();
+    let mut parts = Vec::new();
+    for (directory, members) in lived {
+        // Under version 1 each is in a group of each hierarchy.
+        let new: Vec<_> =
+            members.iter().filter(|&&process| told.insert(process)).map(u32::to_string).collect();
+        if !new.is_empty() {
+            let is_it = directory == group.directory();
+            let place = if is_it { "it".to_owned() } else { directory.display().to_string() };
+            parts.push(format!("in {place}: {}", new.join(", ")));
+        }
+    }
+    format!("processes run {}", parts.join("; "))
 }
 
 /// Undoes what belongs to no living process.
@@ -68,7 +96,8 @@ pub fn clean(site: &Site) -> io::Result<Cleaned> {
 pub(super) fn undo(site: &Site, records: &Records, over: Option<&str>) -> io::Result<Cleaned> {
     let root = &site.root;
     let mut cleaned = Cleaned::default();
-    let mut in_use = BTreeSet::<u32>::new();
+    // Devices, and by whom.
+    let mut in_use = BTreeMap::<u32, &str>::new();
     let mut zswap_in_use = false;
     let found = records.runs()?;
     // Which devices such a run swaps to is not known: it may be any.
@@ -82,6 +111,9 @@ pub(super) fn undo(site: &Site, records: &Records, over: Option<&str>) -> io::Re
     // A run that shares the budget of another is in its group, and may outlive it.
     let needed: Vec<Group> =
         runs.iter().filter(|run| lives(run)).filter_map(|run| run.group.clone()).collect();
+    let ended = runs.iter().find(|run| over == Some(&run.name()));
+    let (our_devices, our_zswap) =
+        ended.map_or((Vec::new(), false), |run| (run.devices.clone(), run.zswap));
     for run in runs {
         let name = run.name();
         if !run.owner.is_of_this_boot(root) {
@@ -92,37 +124,48 @@ pub(super) fn undo(site: &Site, records: &Records, over: Option<&str>) -> io::Re
         if lives(&run) {
             if over.is_none() {
                 let what = format!("run {process} ({})", run.program);
-                cleaned.keep(what, &"it is under way", true);
+                cleaned.keep(what, &"it is under way", true, false);
             }
-            in_use.extend(&run.devices);
+            in_use.extend(run.devices.iter().map(|&device| (device, RUN)));
             zswap_in_use |= run.zswap;
             continue;
         }
         if let Some(group) = run.group.as_ref().filter(|group| !needed.contains(group)) {
-            let what = format!("control group {}", group.directory().display());
+            let path = group.directory().display().to_string();
+            let (what, ours) = (format!("control group {path}"), over == Some(&name));
             let removed = group.release().and_then(|()| group.remove());
-            match removed {
-                Ok(true) => cleaned.removed.push(what),
-                Ok(false) => {
-                    let members: Vec<_> = group.members().iter().map(u32::to_string).collect();
-                    let why = format!("processes run in it: {}", members.join(", "));
-                    cleaned.keep(what, &why, true);
-                    in_use.extend(&run.devices);
-                    zswap_in_use |= run.zswap;
+            // What has no process has no memory in the swap either.
+            let (why, is_in_use) = match removed {
+                Ok(Removal::Gone { below }) => {
+                    for below in below {
+                        let empty = format!("control group {}, which was empty", below.display());
+                        cleaned.removed.push(empty);
+                        cleaned.emptied.push(below);
+                    }
+                    cleaned.removed.push(what);
+                    records.remove(&name)?;
                     continue;
                 }
+                Ok(Removal::Inhabited(lived)) => (inhabitants(group, &lived), true),
                 Err(e) => {
-                    cleaned.keep(what, &e, false);
-                    in_use.extend(&run.devices);
-                    zswap_in_use |= run.zswap;
-                    continue;
+                    let why = e.to_string();
+                    let why = why.strip_prefix(&format!("{path}: ")).unwrap_or(&why).to_owned();
+                    (why, !group.placed_below().is_empty())
                 }
+            };
+            cleaned.keep(what, &why, is_in_use, ours);
+            if is_in_use {
+                for &device in &run.devices {
+                    in_use.entry(device).or_insert(PROCESSES);
+                }
+                zswap_in_use |= run.zswap;
             }
+            continue;
         }
         records.remove(&name)?;
     }
     let zswap = records.zswap().unwrap_or_else(|e| {
-        cleaned.keep(format!("what {} says", ZswapRecord::NAME), &e, false);
+        cleaned.keep(format!("what {} says", ZswapRecord::NAME), &e, false, false);
         None
     });
     if let Some(zswap) = zswap.filter(|_| !zswap_in_use) {
@@ -132,7 +175,7 @@ pub(super) fn undo(site: &Site, records: &Records, over: Option<&str>) -> io::Re
                     cleaned.removed.push("zswap, as Terrace had switched it on".to_owned());
                     records.remove(ZswapRecord::NAME)?;
                 }
-                Err(e) => cleaned.keep("zswap".to_owned(), &e, false),
+                Err(e) => cleaned.keep("zswap".to_owned(), &e, false, our_zswap),
             }
         } else {
             records.remove(ZswapRecord::NAME)?;
@@ -145,9 +188,11 @@ pub(super) fn undo(site: &Site, records: &Records, over: Option<&str>) -> io::Re
             continue;
         }
         let what = format!("zram{}", device.device);
-        if all_in_use || in_use.contains(&device.device) {
+        let ours = our_devices.contains(&device.device);
+        let by = in_use.get(&device.device).copied().or(all_in_use.then_some(RUN));
+        if let Some(by) = by {
             if over.is_none() {
-                cleaned.keep(what, &"a run swaps to it", true);
+                cleaned.keep(what, &by, true, ours);
             }
             continue;
         }
@@ -158,7 +203,7 @@ pub(super) fn undo(site: &Site, records: &Records, over: Option<&str>) -> io::Re
             }
             // Nothing of ours is left.
             Ok(false) => records.remove(&name)?,
-            Err(e) => cleaned.keep(what, &e, false),
+            Err(e) => cleaned.keep(what, &e, false, ours),
         }
     }
     Ok(cleaned)

@@ -29,6 +29,18 @@ pub enum Version {
     Two,
 }
 
+/// What has become of a group that was to be removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Removal {
+    /// It is gone.
+    Gone {
+        /// Groups below it, which had no process either.
+        below: Vec<PathBuf>,
+    },
+    /// It is there: these groups, it or ones below it, have processes.
+    Inhabited(Vec<(PathBuf, Vec<u32>)>),
+}
+
 /// Where the groups of this process are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Here {
@@ -158,6 +170,32 @@ fn waited(text: &str) -> Option<Nanos> {
     let some = text.lines().find(|line| line.starts_with("some "))?;
     let total = some.split_ascii_whitespace().find_map(|word| word.strip_prefix("total="))?;
     total.parse().ok().map(Nanos::micros)
+}
+
+/// Calls `each` with the directory of every group below one, those further up first.
+fn each_below(directory: &Path, each: &mut dyn FnMut(&Path)) {
+    let below = fs::read_dir(directory).into_iter().flatten().flatten();
+    for entry in below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        each(&entry.path());
+        each_below(&entry.path(), each);
+    }
+}
+
+/// Those of some groups, and of the groups below them, that have processes, with these.
+fn inhabited<'a>(directories: impl IntoIterator<Item = &'a PathBuf>) -> Vec<(PathBuf, Vec<u32>)> {
+    let mut all = Vec::new();
+    let mut add = |directory: &Path| {
+        let text = read(&directory.join("cgroup.procs")).unwrap_or_default();
+        let members: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+        if !members.is_empty() {
+            all.push((directory.to_owned(), members));
+        }
+    };
+    for directory in directories {
+        add(directory);
+        each_below(directory, &mut add);
+    }
+    all
 }
 
 /// Not as much could be found as was asked for.
@@ -409,28 +447,21 @@ impl Group {
 
     /// The processes in it and in groups below it, which are charged to it as well.
     pub fn members_below(&self) -> Vec<u32> {
-        let mut all = Vec::new();
-        let mut add = |directory: &Path| {
-            let text = read(&directory.join("cgroup.procs")).unwrap_or_default();
-            all.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
-        };
-        add(&self.directory);
-        self.each_below(&mut add);
+        Self::below([&self.directory])
+    }
+
+    /// The same, and those in its group of the processor controller: under version 1 a process that moves to
+    /// another group moves in one hierarchy, and stays in the other with all that it starts.
+    pub fn placed_below(&self) -> Vec<u32> {
+        Self::below(self.directories())
+    }
+
+    fn below<'a>(directories: impl IntoIterator<Item = &'a PathBuf>) -> Vec<u32> {
+        let mut all: Vec<u32> =
+            inhabited(directories).into_iter().flat_map(|(_, members)| members).collect();
         all.sort_unstable();
         all.dedup();
         all
-    }
-
-    /// Calls `each` with the directory of every group below it.
-    fn each_below(&self, each: &mut dyn FnMut(&Path)) {
-        fn go(directory: &Path, each: &mut dyn FnMut(&Path)) {
-            let below = fs::read_dir(directory).into_iter().flatten().flatten();
-            for entry in below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-                each(&entry.path());
-                go(&entry.path(), each);
-            }
-        }
-        go(&self.directory, each);
     }
 
     /// All memory that is charged to it; `None` if it is gone.
@@ -553,6 +584,18 @@ impl Group {
         let text = read(&self.directory.join("memory.stat")).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix("total_swap "));
         line.and_then(|value| value.trim().parse().ok()).map(Bytes)
+    }
+
+    /// What its memory has of swap, also of what is in RAM again and has its place there still; `None` where the
+    /// kernel does not count that.
+    pub fn has_of_swap(&self) -> Option<Bytes> {
+        let swapped = self.swapped()?;
+        if self.version == Version::Two {
+            return Some(swapped);
+        }
+        // Version 1 counts a page in swap no longer as soon as it is read.
+        let text = read(&self.directory.join("memory.stat")).ok()?;
+        Some(swapped + amount(&text, "total_swapcached").unwrap_or_default())
     }
 
     /// For how long some thread of it waited for memory, since it exists; `None` where the kernel does not
@@ -754,7 +797,7 @@ impl Group {
             }
         }
         if self.version == Version::One {
-            self.each_below(&mut |directory| {
+            each_below(&self.directory, &mut |directory| {
                 // A group that the program makes begins with what this one had. It may be gone.
                 let _ = write(&directory.join(CONTROL), KILLER.1);
             });
@@ -783,28 +826,37 @@ impl Group {
         all
     }
 
-    /// Removes it; false while there are processes in it.
-    pub(super) fn remove(&self) -> io::Result<bool> {
-        if !self.members().is_empty() {
-            return Ok(false);
+    /// Removes it with the groups below it, which its program has made, unless there are processes.
+    pub(super) fn remove(&self) -> io::Result<Removal> {
+        let lived = inhabited(self.directories());
+        if !lived.is_empty() {
+            return Ok(Removal::Inhabited(lived));
         }
+        let mut below = Vec::new();
         for directory in self.directories() {
-            step();
-            match fs::remove_dir(directory) {
-                Ok(()) => {}
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
-                    if !self.members().is_empty() {
-                        // Somebody came.
-                        return Ok(false);
+            let mut all = vec![directory.clone()];
+            each_below(directory, &mut |group| all.push(group.to_owned()));
+            // Those furthest down first.
+            for group in all.into_iter().rev() {
+                step();
+                match fs::remove_dir(&group) {
+                    Ok(()) if group == *directory => {}
+                    Ok(()) => below.push(group),
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                    Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
+                        let lived = inhabited(self.directories());
+                        if !lived.is_empty() {
+                            // Somebody came.
+                            return Ok(Removal::Inhabited(lived));
+                        }
+                        let what = "the kernel has it in use, though no process is in it";
+                        return Err(named(&group, &io::Error::new(e.kind(), what)));
                     }
-                    let what = io::Error::new(e.kind(), "there are groups below it");
-                    return Err(named(directory, &what));
+                    Err(e) => return Err(named(&group, &e)),
                 }
-                Err(e) => return Err(named(directory, &e)),
             }
         }
-        Ok(true)
+        Ok(Removal::Gone { below })
     }
 }
 
@@ -864,6 +916,38 @@ mod tests {
         assert_eq!((kernel(400), kernel(4000)), (Bytes(600), Bytes::ZERO));
         put("memory.stat", "file 0\nkernel_stack 300\npagetables 100\n");
         assert_eq!(kernel(400), Bytes(300), "before Linux 5.18");
+    }
+
+    #[test]
+    fn what_was_read_from_swap_has_its_place_there_until_it_is_given_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let put = |file: &str, text: &str| fs::write(directory.path().join(file), text).unwrap();
+        put("memory.usage_in_bytes", "0\n");
+        put("memory.stat", "swap 1\ntotal_swap 8192\n");
+        let group = Group::at(directory.path()).unwrap();
+        assert_eq!(group.has_of_swap(), Some(Bytes(8192)), "not told");
+        put("memory.stat", "swap 1\ntotal_swap 8192\ntotal_swapcached 4096\n");
+        assert_eq!((group.swapped(), group.has_of_swap()), (Some(Bytes(8192)), Some(Bytes(12288))));
+    }
+
+    #[test]
+    fn who_has_moved_in_one_hierarchy_is_in_the_other_still() {
+        let above = tempfile::tempdir().unwrap();
+        let put = |group: &str, members: &str| {
+            fs::create_dir_all(above.path().join(group)).unwrap();
+            fs::write(above.path().join(group).join("cgroup.procs"), members).unwrap();
+        };
+        put("memory", "11\n");
+        put("memory/sub", "12\n");
+        put("cpu", "11\n13\n");
+        put("cpu/sub", "14\n");
+        let group = Group {
+            version: Version::One,
+            directory: above.path().join("memory"),
+            cpu: Some(above.path().join("cpu")),
+        };
+        assert_eq!(group.members_below(), [11, 12]);
+        assert_eq!(group.placed_below(), [11, 12, 13, 14]);
     }
 
     #[test]

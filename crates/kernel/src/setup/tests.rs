@@ -292,6 +292,72 @@ fn a_program_that_lives_on_keeps_its_swap_and_loses_its_brake() {
     assert_eq!(machine.records().len(), 2);
 }
 
+/// A program may make groups below its own and leave them.
+#[test]
+fn empty_groups_below_a_run_s_go_with_it() {
+    for version in [1, 2] {
+        let machine = Machine::new(version);
+        let set_up = machine.set_up().unwrap();
+        fs::create_dir_all(machine.group().join("sub/deeper")).unwrap();
+
+        let cleaned = set_up.finish(&machine.site).unwrap();
+
+        let [deeper, sub] = ["sub/deeper", "sub"].map(|name| machine.group().join(name));
+        assert_eq!(cleaned.emptied, [deeper, sub.clone()]);
+        let told = format!("control group {}, which was empty", sub.display());
+        assert!(cleaned.removed.contains(&told), "{cleaned:?}");
+        assert!(cleaned.kept.is_empty() && !machine.group().exists(), "{cleaned:?}");
+        assert!(machine.records().is_empty() && swap::areas(&machine.site.root).is_empty());
+    }
+}
+
+#[test]
+fn processes_below_a_run_s_group_keep_it_and_are_named() {
+    let machine = Machine::new(1);
+    machine.set_up().unwrap();
+    machine.ends(std::process::id());
+    let (sub, cpu) = (machine.group().join("sub"), machine.path("/g/cpu"));
+    let cpu = cpu.join(machine.group().file_name().unwrap());
+    fs::create_dir(&sub).unwrap();
+    fs::write(sub.join("cgroup.procs"), "4711\n4712\n").unwrap();
+    fs::write(cpu.join("cgroup.procs"), "4711\n4713\n").unwrap();
+
+    let cleaned = clean(&machine.site).unwrap();
+
+    let [group, device] = &cleaned.kept[..] else { panic!("{cleaned:?}") };
+    let why = format!("processes run in {}: 4711, 4712; in {}: 4713", sub.display(), cpu.display());
+    assert_eq!((&group.why, group.in_use), (&why, true));
+    assert_eq!((&*device.what, device.in_use), ("zram0", true));
+    assert!(device.why.contains("processes"), "{device:?}");
+    assert!(sub.exists() && swap::areas(&machine.site.root).len() == 1);
+}
+
+/// A later run is not told of it, and does not wait for it.
+#[test]
+fn a_group_that_cannot_be_removed_keeps_no_device_and_no_later_run() {
+    let machine = Machine::new(2);
+    let later = machine.set_up().unwrap();
+    let before = 1_000_000_000;
+    machine.process(before, 78);
+    let mut record = later.record.clone();
+    record.owner = Owner::of(&machine.site.root, before).unwrap();
+    let group = planned_group(&machine.site.root, before).unwrap();
+    // No kernel has such a file.
+    fs::create_dir(group.directory()).unwrap();
+    fs::write(group.directory().join("kept"), "").unwrap();
+    record.group = Some(group.clone());
+    Records::open(&machine.site.records).unwrap().write(&record.name(), &record).unwrap();
+    machine.ends(before);
+
+    let cleaned = later.finish(&machine.site).unwrap();
+
+    let [kept] = &cleaned.kept[..] else { panic!("{cleaned:?}") };
+    assert!(!kept.in_use && !kept.ours, "{kept:?}");
+    let path = group.directory().display().to_string();
+    assert!(kept.what.contains(&path) && !kept.why.contains(&path), "told once: {kept:?}");
+    assert!(swap::areas(&machine.site.root).is_empty());
+}
+
 /// What one damaged record was about is not known. All else is undone.
 #[test]
 fn a_record_that_cannot_be_read_keeps_nothing_else_from_being_undone() {

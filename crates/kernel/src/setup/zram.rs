@@ -183,7 +183,22 @@ impl Held {
         }
         Bytes::from_f64(self.memory.as_f64() * (original / self.original).min(1.0))
     }
+
+    /// About what of it is a run's that has so much of swap; `None` if all of it is. Of devices that were made
+    /// for the run a little more is no other's: the header, and pages that are on their way.
+    pub fn share(self, swapped: Bytes, is_own: bool) -> Option<Self> {
+        let others = self.original - swapped;
+        if is_own && others <= ON_THEIR_WAY.0.max(self.original / ON_THEIR_WAY.1) {
+            return None;
+        }
+        let memory = self.part(swapped);
+        Some(Self { original: swapped.min(self.original), memory, peak: memory })
+    }
 }
+
+/// What is counted in a run's own device and not in its group is told as others' from so much, and such a part of
+/// all, on.
+const ON_THEIR_WAY: (Bytes, u64) = (Bytes::mib(1), 8);
 
 /// What the kernel keeps of each page that a device can hold, from before it holds any: 16 bytes of zram's
 /// (`struct zram_table_entry`), and of swap's a count, a bit for zeros, and who is charged. Measured on Linux 6.18:
@@ -233,6 +248,20 @@ mod tests {
         // What lies in swap was read before what the device holds.
         assert_eq!(held.part(Bytes::mib(310)), memory);
         assert_eq!(Held::default().part(Bytes::mib(1)), Bytes::ZERO);
+    }
+
+    /// Another program may swap to a device that was made for a run.
+    #[test]
+    fn what_others_have_in_a_run_s_own_device_is_not_the_run_s() {
+        let mib = Bytes::mib;
+        let held = Held { original: mib(300), memory: mib(100), peak: mib(120) };
+        let share = Held { original: mib(30), memory: mib(10), peak: mib(10) };
+        assert_eq!(held.share(mib(30), true), Some(share));
+        assert_eq!(held.share(mib(290), true), None);
+        assert_eq!(held.share(mib(310), true), None);
+        assert_eq!(held.share(mib(310), false).map(|share| share.memory), Some(mib(100)));
+        let header = Held { original: Bytes(4096), memory: Bytes(20480), peak: Bytes(20480) };
+        assert_eq!(header.share(Bytes::ZERO, true), None);
     }
 
     #[test]

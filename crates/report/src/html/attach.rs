@@ -382,8 +382,14 @@ fn of_kernel(report: &KernelReport) -> Vec<Vec<String>> {
         rows.push(vec!["put out by the programs' own threads".to_owned(), direct.to_string()]);
     }
     if let Some(held) = report.store {
-        let what = format!("{} in {}, {} at most", held.original, held.memory, held.peak);
+        let estimated = if report.store_of_all.is_some() { ", estimated" } else { "" };
+        let (original, memory, peak) = (held.original, held.memory, held.peak);
+        let what = format!("{original} in {memory}, {peak} at most{estimated}");
         rows.push(vec!["the compressed store".to_owned(), what]);
+    }
+    if let Some(all) = report.store_of_all {
+        let what = format!("{} in {}", all.original, all.memory);
+        rows.push(vec!["the same with what others have there".to_owned(), what]);
     }
     rows.extend(report.lacks.iter().map(|lack| vec!["lacking".to_owned(), lack.clone()]));
     rows
