@@ -430,6 +430,8 @@ fn what_is_shown_and_recorded() {
     assert_eq!(shown["kernel"]["budget"], 40 << 20, "{shown}");
     assert_eq!(shown["tiers"][1]["memory"], "swap", "{shown}");
     assert!(shown["kernel"]["swapped"].as_u64().unwrap() > 1 << 20, "{shown}");
+    assert!(shown["demotions"].as_u64().unwrap() > 0, "{shown}");
+    assert!(shown["moved_by_others"].is_null(), "{shown}");
     assert!(!shown["regions"].as_array().unwrap().is_empty(), "{shown}");
     let metrics = terrace().args(["metrics", "--once", &id]).output().unwrap();
     let metrics = String::from_utf8(metrics.stdout).unwrap();

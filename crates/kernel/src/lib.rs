@@ -14,6 +14,7 @@
 //! | [`govern`] | takes memory from a group as far as its slowdown allows |
 //! | [`frozen`] | sandboxes that idle: frozen and put out, brought back and thawed |
 //! | [`store`] | idle compressed pages: packed more tightly, written to a file |
+//! | [`left`] | how many pages of a run have left |
 //! | [`repack`] | what packing them more tightly takes and sets free |
 //! | [`observe`] | what observes accesses for a policy |
 //! | [`support`] | what of all that there is here |
@@ -24,6 +25,7 @@ pub mod engine;
 pub mod files;
 pub mod frozen;
 pub mod govern;
+pub mod left;
 pub mod observe;
 pub mod repack;
 pub mod setup;

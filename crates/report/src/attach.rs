@@ -37,22 +37,22 @@ pub struct AttachReport {
     pub tiers: Vec<TierLine>,
     /// Pages moved to a faster tier.
     pub promotions: u64,
-    /// Pages moved to a slower tier.
-    pub demotions: u64,
+    /// Pages moved to a slower tier; `None` where that is not known.
+    pub demotions: Option<u64>,
     /// Pages of these that had been moved the other way before; `None` where that is not observed: the
     /// kernel does not tell which pages it put out.
     #[serde(default)]
     pub ping_pongs: Option<u64>,
-    /// Pages that somebody else had moved.
-    pub moved_by_others: u64,
+    /// Pages that somebody else had moved; `None` with the kernel's engine, to which the kernel is nobody else.
+    pub moved_by_others: Option<u64>,
     /// Pages that came back from swap.
     pub refaults: u64,
     /// How much slower the programs ran than in the fastest memory alone, at most; `None` in
     /// recordings from before that was estimated.
     #[serde(default)]
     pub slowdown: Option<InPlaceSlowdown>,
-    /// Migration traffic.
-    pub moved: Bytes,
+    /// Migration traffic; `None` where that is not known.
+    pub moved: Option<Bytes>,
     /// The bound on it, bytes a second; `None` where there is none.
     pub limit: Option<BytesPerSecond>,
     /// Time spent in system calls that move pages.
@@ -253,11 +253,11 @@ impl AttachReport {
             slowdown: Some(InPlaceSlowdown::estimate(head.elapsed, &tiers, stats.refaults)),
             tiers,
             promotions: stats.promotions,
-            demotions: stats.demotions,
+            demotions: Some(stats.demotions),
             ping_pongs: Some(stats.ping_pongs),
-            moved_by_others: stats.moved_by_others,
+            moved_by_others: Some(stats.moved_by_others),
             refaults: stats.refaults,
-            moved: stats.moved,
+            moved: Some(stats.moved),
             limit: head.limit,
             moving: stats.moving,
             movers: stats.movers,
@@ -298,6 +298,7 @@ impl AttachReport {
         const TIERS: [TierId; 2] = [TierId(0), TierId(1)];
         let (stats, brain) = (engine.stats(), engine.brain());
         let page = PageSize::Base.bytes();
+        let promotions = stats.faults + stats.ahead.get() / page.get();
         let swapped = report.swapped.unwrap_or_default();
         let line = |memory: &str, capacity, at_begin, now| TierLine {
             memory: memory.to_owned(),
@@ -327,15 +328,13 @@ impl AttachReport {
                 ),
                 line("swap", None, Bytes::ZERO, swapped),
             ],
-            promotions: stats.faults + stats.ahead.get() / page.get(),
-            demotions: stats.put_out + stats.reclaimed.get() / page.get(),
+            promotions,
+            demotions: report.demotions,
             ping_pongs: None,
-            moved_by_others: 0,
+            moved_by_others: None,
             refaults: stats.faults,
             slowdown: None,
-            moved: stats.reclaimed
-                + stats.ahead
-                + Bytes((stats.put_out + stats.faults) * page.get()),
+            moved: report.demotions.map(|demotions| page * (promotions + demotions)),
             limit: head.limit,
             moving: stats.own_cpu.saturating_sub(stats.observing_cpu),
             movers: 0,
@@ -483,8 +482,8 @@ pub struct AttachRates {
     pub interval: Nanos,
     /// Pages moved to a faster tier.
     pub promotions: PerSecond,
-    /// Pages moved to a slower tier.
-    pub demotions: PerSecond,
+    /// Pages moved to a slower tier; `None` where that is not known.
+    pub demotions: Option<PerSecond>,
     /// Pages of these that had been moved the other way before; `None` where that is not observed.
     #[serde(default)]
     pub ping_pongs: Option<PerSecond>,
@@ -492,8 +491,8 @@ pub struct AttachRates {
     pub refaults: PerSecond,
     /// Samples that the policy was given.
     pub samples: PerSecond,
-    /// Migration traffic.
-    pub moved: BytesPerSecond,
+    /// Migration traffic; `None` where that is not known.
+    pub moved: Option<BytesPerSecond>,
     /// Processors that Terrace took on average, samplers aside.
     pub own_cpu: f64,
     /// Processors that the samplers took on average.
@@ -518,11 +517,13 @@ impl AttachRates {
         Some(Self {
             interval,
             promotions: rate(|report| report.promotions),
-            demotions: rate(|report| report.demotions),
+            demotions: after.demotions.map(|_| rate(|report| report.demotions.unwrap_or(0))),
             ping_pongs: after.ping_pongs.map(|_| rate(|report| report.ping_pongs.unwrap_or(0))),
             refaults: rate(|report| report.refaults),
             samples: rate(|report| report.samples),
-            moved: BytesPerSecond(since(|report| report.moved.get())),
+            moved: after
+                .moved
+                .map(|_| BytesPerSecond(since(|report| report.moved.map_or(0, Bytes::get)))),
             // Nanoseconds a second.
             own_cpu: since(|report| report.own_cpu.get()) / 1e9,
             sampling: since(|report| report.sampling.get()) / 1e9,
@@ -561,11 +562,11 @@ pub(crate) mod tests {
             tiers,
             slowdown: Some(slowdown),
             promotions: 10 * n,
-            demotions: 30 * n,
+            demotions: Some(30 * n),
             ping_pongs: Some(n),
-            moved_by_others: 0,
+            moved_by_others: Some(0),
             refaults: 2 * n,
-            moved: Bytes::kib(160) * n,
+            moved: Some(Bytes::kib(160) * n),
             limit: Some(BytesPerSecond(1e9)),
             moving: Nanos::millis(n),
             movers: 1,
@@ -605,7 +606,7 @@ pub(crate) mod tests {
         let all = AttachRates::between(None, &first).unwrap();
 
         assert_eq!(rates.promotions, PerSecond(20.0));
-        assert_eq!(rates.moved, BytesPerSecond(160.0 * 1024.0));
+        assert_eq!(rates.moved, Some(BytesPerSecond(160.0 * 1024.0)));
         assert!((rates.sampling - 0.01).abs() < 1e-9 && (rates.own_cpu - 0.02).abs() < 1e-9);
         assert!(rates.thrashing < 1e-9);
         let thrashed = |mut report: AttachReport, time| {
@@ -621,8 +622,9 @@ pub(crate) mod tests {
         assert_eq!((all.interval, all.promotions), (Nanos::seconds(1), PerSecond(10.0)));
         assert_eq!(AttachRates::between(Some(&first), &first), None);
         assert_eq!(rates.ping_pongs, Some(PerSecond(1.0)));
-        let unseen = AttachReport { ping_pongs: None, ..second };
-        assert_eq!(AttachRates::between(Some(&first), &unseen).unwrap().ping_pongs, None);
+        let unseen = AttachReport { ping_pongs: None, demotions: None, moved: None, ..second };
+        let rates = AttachRates::between(Some(&first), &unseen).unwrap();
+        assert_eq!((rates.ping_pongs, rates.demotions, rates.moved), (None, None, None));
     }
 
     #[test]

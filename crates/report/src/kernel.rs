@@ -12,6 +12,9 @@ use terrace_kernel::store::Backed;
 use crate::outside::OutsideReport;
 use crate::run::{End, RunLevel, most_allowed};
 
+/// From so much on it is told that most of what was asked for stayed.
+const MUCH: Bytes = Bytes::mib(1);
+
 /// What a run had, did and cost.
 ///
 /// As many fields as there are figures: it is what `--json` prints, flat for who reads it.
@@ -81,6 +84,10 @@ pub struct KernelReport {
     /// What was done.
     #[serde(flatten)]
     pub stats: Stats,
+    /// Pages that left DRAM for swap, whoever put them out; `None` where that is not known. What the kernel
+    /// was asked for is more where pages stay.
+    #[serde(default)]
+    pub demotions: Option<u64>,
     /// The most that was charged to the run's control group, files' pages included, as the kernel says.
     pub charged_peak: Option<Bytes>,
     /// What the programs' own threads had to put out to go on; `None` where the kernel does not tell.
@@ -144,6 +151,15 @@ impl KernelReport {
         (!now.is_zero() && has + now > self.budget).then_some(now)
     }
 
+    /// Whether most of what was asked for is still there: less than half of it left for swap. `None` where
+    /// too little was asked for, or it is not known what left.
+    pub fn most_stayed(&self) -> Option<bool> {
+        let page = PageSize::Base.bytes();
+        let asked = self.stats.reclaimed + page * self.stats.put_out;
+        let left = page * self.demotions?;
+        (asked >= MUCH).then_some(left < asked / 2)
+    }
+
     /// How well what lies in zram is compressed; `None` where nothing does but the header that makes
     /// a device a swap area.
     pub fn ratio(&self) -> Option<f64> {
@@ -196,6 +212,7 @@ pub(crate) mod tests {
                 own_cpu: Nanos::millis(100),
                 ..Stats::default()
             },
+            demotions: None,
             charged_peak: None,
             reclaimed_by_itself: None,
             faults_lost: 0,
@@ -253,6 +270,21 @@ pub(crate) mod tests {
         report.outside = outside(130, 40);
         assert!(report.keeps_covered() && !report.keeps_budget());
         assert_eq!(report.too_much_outside(), Some(Bytes::mib(40)));
+    }
+
+    #[test]
+    fn what_was_asked_for_is_held_against_what_left() {
+        let mut report = report();
+        report.stats.reclaimed = Bytes::gib(20);
+        assert_eq!(report.most_stayed(), None, "nobody knows what left");
+        report.demotions = Some(3_660);
+        assert_eq!(report.most_stayed(), Some(true));
+        // More than was asked for: the program's own threads put it out.
+        (report.stats.reclaimed, report.stats.put_out) = (Bytes::mib(10), 256);
+        assert_eq!(report.most_stayed(), Some(false));
+        report.stats.reclaimed = Bytes::ZERO;
+        (report.stats.put_out, report.demotions) = (10, Some(0));
+        assert_eq!(report.most_stayed(), None, "a few pages");
     }
 
     #[test]

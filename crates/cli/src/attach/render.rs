@@ -46,11 +46,12 @@ fn summary(report: &AttachReport) -> Vec<(&'static str, String)> {
         ("promotions", count(report.promotions)),
         (
             "demotions",
-            match report.ping_pongs {
-                Some(times) => {
-                    format!("{}, {} ping-pongs", count(report.demotions), count(times))
+            match (report.demotions, report.ping_pongs) {
+                (Some(demotions), Some(times)) => {
+                    format!("{}, {} ping-pongs", count(demotions), count(times))
                 }
-                None => count(report.demotions),
+                (Some(demotions), None) => count(demotions),
+                (None, _) => "unknown".to_owned(),
             },
         ),
         ("traffic", traffic(report)),
@@ -61,8 +62,8 @@ fn summary(report: &AttachReport) -> Vec<(&'static str, String)> {
             format!("{} from swap", counted(report.refaults, "page", "pages")),
         ));
     }
-    if report.moved_by_others > 0 {
-        rows.push(("moved by others", counted(report.moved_by_others, "page", "pages")));
+    if let Some(moved) = report.moved_by_others.filter(|moved| *moved > 0) {
+        rows.push(("moved by others", counted(moved, "page", "pages")));
     }
     if !report.aborted.is_empty() {
         let reasons: Vec<_> = report
@@ -143,7 +144,8 @@ fn traffic(report: &AttachReport) -> String {
         n => format!(" by up to {n} threads"),
     };
     let bound = report.limit.map_or(String::new(), |limit| format!(", at most {limit}"));
-    format!("{} in {}{threads}{bound}", report.moved, report.moving)
+    let moved = report.moved.map_or("unknown".to_owned(), |moved| moved.to_string());
+    format!("{moved} in {}{threads}{bound}", report.moving)
 }
 
 fn tier_table(report: &AttachReport) -> String {
@@ -219,13 +221,13 @@ mod tests {
             elapsed,
             dry_run: false,
             promotions: 0,
-            demotions: 0,
+            demotions: Some(0),
             ping_pongs: Some(0),
-            moved_by_others: 0,
+            moved_by_others: Some(0),
             refaults,
             slowdown: Some(InPlaceSlowdown::estimate(elapsed, &tiers, refaults)),
             tiers,
-            moved: Bytes::ZERO,
+            moved: Some(Bytes::ZERO),
             limit: Some(BytesPerSecond(1e9)),
             moving: Nanos::ZERO,
             movers: 1,

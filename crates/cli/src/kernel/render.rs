@@ -87,6 +87,7 @@ pub(crate) fn render(report: &KernelReport) -> String {
         ));
     }
     rows.push(("room", format!("{} asked of the kernel; {chooser}", stats.reclaimed)));
+    rows.extend(report.demotions.map(|pages| ("demotions", demotions(report, pages))));
     if let Some(direct) = report.reclaimed_by_itself {
         let times = match stats.direct {
             0 => String::new(),
@@ -152,6 +153,18 @@ pub(crate) fn render(report: &KernelReport) -> String {
         rows.push(("lacking", lack.clone()));
     }
     format!("terrace: {name} {ended}\n{}", facts("  ", &rows))
+}
+
+/// Pages that left, and whether that is most of what was asked for.
+fn demotions(report: &KernelReport, pages: u64) -> String {
+    let stayed = match report.most_stayed() {
+        Some(true) => {
+            "; most of what was asked for did not leave for swap: it is locked, in use, or files' \
+             pages"
+        }
+        _ => "",
+    };
+    format!("{} left{stayed}", counted(pages, "page", "pages"))
 }
 
 /// What the run may have and has; of a share of a budget, and then what all have that share it.
@@ -348,6 +361,25 @@ mod tests {
         let of_all = "shared 1.00 GiB is the budget of 4711: all that share it, this run among \
                       them, have 950 MiB resident at most, 900 MiB now";
         assert!(has(&shares, of_all), "{:?}", rows(&shares));
+    }
+
+    #[test]
+    fn what_was_asked_for_and_stayed_is_told_beside_what_left() {
+        let mut locked = report();
+        let told = |report: &KernelReport| {
+            rows(report).into_iter().find(|line| line.starts_with("demotions"))
+        };
+        assert_eq!(told(&locked), None, "nobody knows");
+        locked.demotions = Some(3_660);
+        assert_eq!(told(&locked).as_deref(), Some("demotions 3 660 pages left"));
+        locked.stats.reclaimed = Bytes::gib(19);
+        let stayed = "demotions 3 660 pages left; most of what was asked for did not leave for swap: it \
+                      is locked, in use, or files' pages";
+        assert_eq!(told(&locked).as_deref(), Some(stayed));
+        assert!(has(
+            &locked,
+            "room 19.0 GiB asked of the kernel; the kernel's lists choose what leaves"
+        ));
     }
 
     #[test]

@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use terrace_core::{ActionClass, Bytes, Frequency, Nanos};
+use terrace_core::{ActionClass, Bytes, Frequency, Nanos, PageSize};
 use terrace_economics::{Economist, Mode};
 use terrace_kernel::division;
 use terrace_kernel::engine::linux::{LinuxWorld, Whose};
 use terrace_kernel::engine::stats::Stats;
 use terrace_kernel::engine::{Engine, Options, calibration};
 use terrace_kernel::files::Root;
+use terrace_kernel::left::Left;
 use terrace_kernel::setup::group::Group;
 use terrace_kernel::setup::{SwapUse, zram};
 use terrace_kernel::store::{Keeper, Tending, backed};
@@ -58,6 +59,8 @@ use crate::runs::{KernelRun, Manifest};
 const NAMES: Nanos = Nanos::millis(500);
 /// Processes whose names are kept: a run may have thousands.
 const NAMED: usize = 1024;
+/// How often what lies in swap is looked at, where only that tells what has left.
+const LEFT: Duration = Duration::from_millis(500);
 /// With `--total`, how often it is looked at what the store takes.
 const SHARE: Duration = Duration::from_millis(2);
 
@@ -125,6 +128,9 @@ pub(crate) struct Session {
     share_due: Instant,
     /// The figures of a budget that covers the store, too; `None` of another one.
     total: Option<Total>,
+    /// Counts the pages that left, and when that is looked at next where it has to be.
+    left: Left,
+    left_due: Instant,
     names: BTreeMap<u32, String>,
     named: Option<Instant>,
     lacks: Vec<String>,
@@ -247,6 +253,7 @@ impl Session {
             control::listen_for(directory, move |fast| Bytes(budget.swap(fast.get(), AcqRel)))
                 .map_err(|e| Failure::failed(format!("the budget cannot be changed: {e}")))?;
         }
+        let left = Left::begin(Root::machine(), made.swap(), world.group());
         let mut engine = Engine::new(
             world,
             Options {
@@ -289,6 +296,8 @@ impl Session {
             budget_seen: fast,
             share_due: Instant::now(),
             total: how.holds_store.then(Total::default),
+            left,
+            left_due: Instant::now(),
             names: BTreeMap::new(),
             named: None,
             lacks,
@@ -335,6 +344,12 @@ impl Session {
         if self.stored.is_due() && self.made.group().is_some() {
             let cpu = thread_cpu();
             self.look_at_store(None);
+            self.engine.charge(thread_cpu().saturating_sub(cpu));
+        }
+        if self.left.is_derived() && Instant::now() >= self.left_due {
+            self.left_due = Instant::now() + LEFT;
+            let cpu = thread_cpu();
+            self.count_left();
             self.engine.charge(thread_cpu().saturating_sub(cpu));
         }
         self.complain();
@@ -411,6 +426,15 @@ impl Session {
         if let Some(outside) = &mut self.outside {
             self.engine.charge(outside.look(covered));
         }
+    }
+
+    /// Pages that have left for swap by now, and what lies there; `None` for either where it is not known.
+    fn count_left(&mut self) -> (Option<u64>, Option<Bytes>) {
+        let processes = self.engine.processes().to_vec();
+        let swapped = self.engine.world().swapped(&processes);
+        let stats = self.engine.stats();
+        let came_back = stats.faults + stats.ahead.get() / PageSize::Base.bytes().get();
+        (self.left.look(came_back, swapped), swapped)
     }
 
     /// Says once what is missing; the run goes on.
@@ -545,8 +569,7 @@ impl Session {
             0 => {}
             threads => lacks.push(format!("faults of {} threads were not seen", count(threads))),
         }
-        let processes = self.engine.processes().to_vec();
-        let swapped = self.engine.world().swapped(&processes);
+        let (demotions, swapped) = self.count_left();
         let store = self.look_at_store(swapped);
         let direct = self.engine.world().lacks_direct().is_none();
         let direct = direct.then_some(self.engine.stats().direct_bytes);
@@ -582,6 +605,7 @@ impl Session {
             chooser: brain.map_or("kernel", Brain::name).to_owned(),
             policy_bytes: brain.map_or(Bytes::ZERO, |brain| brain.footprint().bytes),
             stats,
+            demotions,
             charged_peak: self.made.group().and_then(Group::charged_peak),
             reclaimed_by_itself: self.made.group().and_then(Group::reclaimed_by_itself).or(direct),
             faults_lost: self.engine.world().lost(),

@@ -4,7 +4,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Paragraph, Row, Table};
-use terrace_core::Bytes;
+use terrace_core::{Bytes, BytesPerSecond};
 use terrace_report::AttachRates;
 
 use super::attached::AttachHistory;
@@ -57,14 +57,21 @@ fn lines(run: &AttachHistory, rates: &AttachRates) -> Vec<Line<'static>> {
         Line::raw(format!("{a:<12}{x:>12}  {b:<14}{y:>10}"))
     };
     let report = &run.report;
-    let traffic = format!("{}/s", Bytes(rates.moved.get() as u64));
+    let unknown = || "unknown".to_owned();
+    let traffic = |moved: BytesPerSecond| format!("{}/s", Bytes(moved.get() as u64));
+    let traffic = rates.moved.map_or_else(unknown, traffic);
     let per_second =
         report.limit.map_or("-".to_owned(), |limit| format!("{}/s", Bytes(limit.get() as u64)));
     let samplers: Vec<_> = report.samplers.iter().map(|sampler| sampler.name.as_str()).collect();
     let ping_pongs = rates.ping_pongs.map_or("not observed".to_owned(), rate);
     let observed = if samplers.is_empty() { "nothing".to_owned() } else { samplers.join(", ") };
     vec![
-        pair("promotions", rate(rates.promotions), "demotions", rate(rates.demotions)),
+        pair(
+            "promotions",
+            rate(rates.promotions),
+            "demotions",
+            rates.demotions.map_or_else(unknown, rate),
+        ),
         pair("ping-pong", ping_pongs, "back from swap", rate(rates.refaults)),
         pair("traffic", traffic, "at most", per_second),
         pair("sampling", percent(rates.sampling), "at most", percent(report.sampling_cap)),
@@ -190,12 +197,12 @@ mod tests {
                 tier("swap", Bytes::mib(16), None),
             ],
             promotions: 512 * n,
-            demotions: 600 * n,
+            demotions: Some(600 * n),
             ping_pongs: Some(3 * n),
-            moved_by_others: 0,
+            moved_by_others: Some(0),
             refaults: n,
             slowdown: None,
-            moved: Bytes::mib(4) * n,
+            moved: Some(Bytes::mib(4) * n),
             limit: Some(BytesPerSecond(Bytes::gib(1).as_f64())),
             moving: Nanos::millis(20) * n,
             movers: 1,

@@ -576,6 +576,19 @@ impl Group {
         Some((self.swapped()? + came_back).saturating_sub(in_both))
     }
 
+    /// Pages that have left it for swap since it exists, whoever made room; `None` where the kernel does not
+    /// count that (version 1, and before Linux 6.12).
+    pub(crate) fn swapped_out(&self) -> Option<u64> {
+        let text = read(&self.directory.join("memory.stat")).ok()?;
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.and_then(|value| value.trim().parse::<u64>().ok())
+        };
+        // Pages of zeros are written nowhere, nor is what zswap keeps; what that writes later has left before.
+        let unwritten = field("swpout_zero").unwrap_or(0) + field("zswpout").unwrap_or(0);
+        Some((field("pswpout")? + unwritten).saturating_sub(field("zswpwb").unwrap_or(0)))
+    }
+
     /// What of its memory lies in swap; `None` where the kernel does not count that.
     pub fn swapped(&self) -> Option<Bytes> {
         if self.version == Version::Two {

@@ -123,10 +123,13 @@ fn answers(report: &AttachReport) -> String {
     let known = |n: Option<u64>| n.map_or("not observed".to_owned(), count);
     values.extend([
         (count(report.promotions), "promotions".to_owned()),
-        (count(report.demotions), "demotions".to_owned()),
+        (or_unknown(report.demotions.map(count)), "demotions".to_owned()),
         (known(report.ping_pongs), "ping-pong: moved back".to_owned()),
         (count(report.refaults), "pages came back from swap".to_owned()),
-        (report.moved.to_string(), "traffic between tiers".to_owned()),
+        (
+            or_unknown(report.moved.map(|moved| moved.to_string())),
+            "traffic between tiers".to_owned(),
+        ),
         (processors(report.sampling), "for sampling".to_owned()),
         (processors(report.own_cpu), "for the rest of Terrace".to_owned()),
     ]);
@@ -295,15 +298,22 @@ impl<'a> Pictures<'a> {
         let line = |name, class, values| Series { name, class, values };
         let mut moved = vec![
             line("promotions", "a", self.rate(|r| r.promotions as f64)),
-            line("demotions", "b", self.rate(|r| r.demotions as f64)),
             line("came back from swap", "c", self.rate(|r| r.refaults as f64)),
         ];
         // Where nobody knows of any there is no line of zeros.
+        if self.moments.iter().any(|moment| moment.demotions.is_some()) {
+            let values = self.rate(|r| r.demotions.unwrap_or(0) as f64);
+            moved.insert(1, line("demotions", "b", values));
+        }
         if self.moments.iter().any(|moment| moment.ping_pongs.is_some()) {
             let values = self.rate(|r| r.ping_pongs.unwrap_or(0) as f64);
-            moved.insert(2, line("ping-pong", "d", values));
+            moved.insert(moved.len() - 1, line("ping-pong", "d", values));
         }
-        let traffic = [line("traffic between tiers", "a", self.rate(|r| r.moved.as_f64()))];
+        let traffic = [line(
+            "traffic between tiers",
+            "a",
+            self.rate(|r| r.moved.unwrap_or_default().as_f64()),
+        )];
         let cpu = |of: fn(&AttachReport) -> Nanos| self.rate(move |r| seconds(of(r)));
         let cost = [
             line("sampling", "b", cpu(|r| r.sampling)),
@@ -359,6 +369,11 @@ fn regions(report: &AttachReport) -> String {
     text
 }
 
+/// A figure in words, where there is one.
+fn or_unknown(words: Option<String>) -> String {
+    words.unwrap_or_else(|| "unknown".to_owned())
+}
+
 fn swap_stall(report: &AttachReport) -> Option<Nanos> {
     report.slowdown.as_ref().and_then(|estimate| estimate.swap_stall)
 }
@@ -408,7 +423,7 @@ fn facts(story: &AttachStory, report: &AttachReport) -> String {
             "waited for swap, estimated".to_owned(),
             swap_stall(report).map_or("unknown".to_owned(), |time| time.to_string()),
         ],
-        vec!["moved by others".to_owned(), count(report.moved_by_others)],
+        vec!["moved by others".to_owned(), or_unknown(report.moved_by_others.map(count))],
         vec!["samples".to_owned(), count(report.samples)],
         vec!["the policy's memory".to_owned(), report.policy_bytes.to_string()],
         vec!["sampling at most".to_owned(), percent(report.sampling_cap)],

@@ -46,24 +46,28 @@ const SHARED_GAUGES: &[Figure] =
 /// Counters that compressed memory has, too.
 const SHARED_COUNTERS: &[Figure] = &[
     ("promotions", |r| Some(r.promotions as f64)),
-    ("demotions", |r| Some(r.demotions as f64)),
+    ("demotions", |r| Some(r.demotions? as f64)),
     ("ping_pongs", |r| Some(r.ping_pongs? as f64)),
     ("own_cpu", |r| Some(seconds(r.own_cpu))),
     ("samples", |r| Some(r.samples as f64)),
     ("samples_lost", |r| Some(r.samplers.iter().map(|sampler| sampler.lost).sum::<u64>() as f64)),
 ];
 
-type Own = (&'static str, &'static str, Option<Unit>, fn(&AttachReport) -> f64);
+type Own = (&'static str, &'static str, Option<Unit>, fn(&AttachReport) -> Option<f64>);
 
 /// Counters of mapped memory alone.
 const COUNTERS: &[Own] = &[
-    ("moved", "Traffic between tiers", Some(Unit::Bytes), |r| r.moved.as_f64()),
+    ("moved", "Traffic between tiers", Some(Unit::Bytes), |r| Some(r.moved?.as_f64())),
     ("moving", "Time in the system calls that move pages", Some(Unit::Seconds), |r| {
-        seconds(r.moving)
+        Some(seconds(r.moving))
     }),
-    ("moved_by_others", "Pages that somebody else moved", None, |r| r.moved_by_others as f64),
-    ("refaults", "Pages that came back from swap", None, |r| r.refaults as f64),
-    ("sampling", "Processor time of the samplers", Some(Unit::Seconds), |r| seconds(r.sampling)),
+    ("moved_by_others", "Pages that somebody else moved", None, |r| {
+        Some(r.moved_by_others? as f64)
+    }),
+    ("refaults", "Pages that came back from swap", None, |r| Some(r.refaults as f64)),
+    ("sampling", "Processor time of the samplers", Some(Unit::Seconds), |r| {
+        Some(seconds(r.sampling))
+    }),
 ];
 
 type OfKernel = (&'static str, &'static str, Option<Unit>, fn(&KernelReport) -> Option<f64>);
@@ -242,9 +246,12 @@ pub(super) fn encode(attached: &[Attached], encoder: &mut DescriptorEncoder<'_>)
         }
     }
     for (name, help, unit, value) in COUNTERS {
+        if attached.iter().all(|one| value(&one.report).is_none()) {
+            continue;
+        }
         let mut counter =
             encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
-        counters(attached, |report| Some(value(report)), &mut counter)?;
+        counters(attached, value, &mut counter)?;
     }
     estimates(attached, encoder)?;
     of_kernel(attached, encoder)?;
@@ -346,6 +353,7 @@ mod tests {
         by_kernel.run = 8;
         let mut kernel = crate::kernel::tests::report();
         kernel.stats.faults = 5;
+        (by_kernel.report.moved_by_others, by_kernel.report.demotions) = (None, None);
         by_kernel.report.kernel = Some(Box::new(kernel));
 
         let text = encode(vec![], vec![plain, by_kernel]).unwrap();
@@ -356,6 +364,10 @@ mod tests {
         let faults = "terrace_kernel_faults_total{run=\"8\",program=\"redis\"} 5.0";
         assert!(lines.contains(&faults), "{lines:?}");
         assert!(!text.contains("terrace_kernel_store"), "nothing is known of it: {text}");
+        for name in ["terrace_moved_by_others_total", "terrace_demotions_total"] {
+            let of = |run: u32| text.contains(&format!("{name}{{run=\"{run}\""));
+            assert!(of(7) && !of(8), "what is not known is not told: {text}");
+        }
     }
 
     #[test]
