@@ -10,10 +10,12 @@
 //! | [`chooser`] | which policy chooses what leaves |
 //! | [`outside`] | memory of its processes that the control group does not count |
 //! | [`stored`] | what its compressed pages take of devices that others swap to, too |
+//! | [`given_up`] | why a budget was given up |
 //! | [`total`] | a budget that is for compressed pages as well |
 //! | [`render`](mod@render) | the report as people read it |
 
 pub(crate) mod chooser;
+mod given_up;
 pub(crate) mod joined;
 pub(crate) mod made;
 pub(crate) mod member;

@@ -32,6 +32,7 @@ use terrace_report::{AttachReport, End, RunLevel};
 use terrace_sampler::Choice;
 
 use super::chooser::{Chooser, Seeing};
+use super::given_up::GivenUp;
 use super::made::Made;
 use super::member::Member;
 use super::outside::OutsideWatch;
@@ -134,6 +135,8 @@ pub(crate) struct Session {
     names: BTreeMap<u32, String>,
     named: Option<Instant>,
     lacks: Vec<String>,
+    /// Whether the budget was ever given up, as nothing left.
+    given_up: bool,
     at_begin: Option<Bytes>,
     /// Divides the budget, if files' pages are in it.
     division: Option<division::Keeper>,
@@ -301,6 +304,7 @@ impl Session {
             names: BTreeMap::new(),
             named: None,
             lacks,
+            given_up: false,
             at_begin: None,
             outside,
             stored: Stored::default(),
@@ -460,10 +464,26 @@ impl Session {
         let idle = idle.map(|e| format!("nothing is done for idle compressed pages any more: {e}"));
         let degraded =
             self.engine.take_degraded().into_iter().map(|e| format!("{e}; the rest goes on"));
-        let stuck = self.engine.take_stuck();
-        for what in blind.into_iter().chain(idle).chain(degraded).chain(stuck) {
+        let lack = self.engine.take_lack();
+        for what in blind.into_iter().chain(idle).chain(degraded).chain(lack) {
             self.tell(what);
         }
+        // Its figures change: the report has those of its moment.
+        let is_new = self.engine.take_given_up() && !std::mem::replace(&mut self.given_up, true);
+        if is_new && !self.how.quiet {
+            output::warn(self.not_kept());
+        }
+    }
+
+    /// That the budget was given up, with the figures of now.
+    fn not_kept(&self) -> String {
+        let stats = self.engine.stats();
+        let given_up = GivenUp {
+            is_now: self.engine.has_given_up(),
+            resident: (stats.resident, stats.resident_peak),
+            free: self.engine.free_swap(),
+        };
+        given_up.told(&Root::machine(), self.made.swap())
     }
 
     /// Says what goes wrong while it does, if it is time to look, with the command that helps.
@@ -565,6 +585,7 @@ impl Session {
             self.look_outside();
         }
         let mut lacks = self.lacks.clone();
+        lacks.extend(self.given_up.then(|| self.not_kept()));
         match self.engine.world().unwatched() {
             0 => {}
             threads => lacks.push(format!("faults of {} threads were not seen", count(threads))),

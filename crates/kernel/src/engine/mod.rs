@@ -167,7 +167,9 @@ pub struct Engine<W> {
     /// What becomes of memory above the budget.
     excess: Excess,
     /// That it cannot be put out, once.
-    stuck: Option<String>,
+    gave_up: bool,
+    /// What the guard lacks, once.
+    lack: Option<String>,
 }
 
 /// A part of a budget, within the bounds of what is made room of.
@@ -229,7 +231,8 @@ impl<W: World> Engine<W> {
             raised: None,
             blind: None,
             excess: Excess::default(),
-            stuck: None,
+            gave_up: false,
+            lack: None,
         }
     }
 
@@ -385,9 +388,24 @@ impl<W: World> Engine<W> {
         self.blind.take()
     }
 
-    /// Why the budget cannot be kept, once.
-    pub fn take_stuck(&mut self) -> Option<String> {
-        self.stuck.take()
+    /// Whether the budget was given up since the last call, as nothing leaves.
+    pub fn take_given_up(&mut self) -> bool {
+        std::mem::take(&mut self.gave_up)
+    }
+
+    /// Whether it is given up now.
+    pub fn has_given_up(&self) -> bool {
+        self.excess.given_up.is_some()
+    }
+
+    /// What of the machine's swap was free at the last look.
+    pub fn free_swap(&self) -> Bytes {
+        self.swap.0.1
+    }
+
+    /// What the kernel does not tell of the run, once.
+    pub fn take_lack(&mut self) -> Option<String> {
+        self.lack.take()
     }
 
     fn part(&self, of: f64) -> Bytes {
@@ -484,7 +502,7 @@ impl<W: World> Engine<W> {
         // It asks for room before the engine would.
         self.making |= done.brakes;
         if let Some(lack) = done.lack {
-            self.stuck.get_or_insert(format!(
+            self.lack.get_or_insert(format!(
                 "the kernel does not tell when the budget is near, which is looked for every 4 ms: \
                  {lack}"
             ));
@@ -755,11 +773,7 @@ impl<W: World> Engine<W> {
         }
         excess.given_up = Some((REST.0, is_full));
         if !std::mem::replace(&mut excess.told, true) {
-            self.stuck = Some(format!(
-                "the budget cannot be kept: {resident} are resident, of which the kernel puts \
-                 nothing out (full swap, or locked memory; {swap} of swap are free); the program \
-                 is not slowed down for it"
-            ));
+            self.gave_up = true;
         }
         self.brake(false)?;
         self.world.let_go(true)

@@ -928,20 +928,20 @@ fn a_budget_that_cannot_be_kept_is_given_up_until_memory_leaves_again() {
     engine.world().touch(0..6000);
     engine.world().locked = true;
     step(&mut engine, 10);
-    assert!(engine.world().braked && engine.take_stuck().is_none());
+    assert!(engine.world().braked && !engine.take_given_up());
     while engine.world().now < Nanos::seconds(2) {
         step(&mut engine, 1);
     }
     assert!(!engine.world().braked && engine.world().let_go);
-    assert!(engine.take_stuck().is_some_and(|why| why.contains("cannot be kept")));
+    assert!(engine.take_given_up() && engine.has_given_up());
     step(&mut engine, 20);
     assert_eq!(engine.step().expect("a step"), Nanos::seconds(1));
-    assert!(engine.take_stuck().is_none(), "told once");
+    assert!(!engine.take_given_up() && engine.has_given_up(), "told once");
 
     engine.world().locked = false;
     step(&mut engine, 50);
     assert!(engine.stats().resident <= FAST, "{}", engine.stats().resident);
-    assert!(!engine.world().let_go && !engine.world().braked);
+    assert!(!engine.world().let_go && !engine.world().braked && !engine.has_given_up());
 }
 
 /// At a limit, of either version of control groups, a program stays above the budget while it puts as
@@ -958,13 +958,13 @@ fn a_budget_is_not_given_up_while_the_program_itself_puts_memory_out_at_its_limi
         while engine.world().now < Nanos::seconds(3) {
             step(&mut engine, 1);
         }
-        assert!(!engine.world().let_go && engine.take_stuck().is_none(), "{counted:?}");
+        assert!(!engine.world().let_go && !engine.take_given_up(), "{counted:?}");
 
         engine.world().by_itself = Bytes::ZERO;
         while engine.world().now < Nanos::seconds(5) {
             step(&mut engine, 1);
         }
-        assert!(engine.world().let_go && engine.take_stuck().is_some(), "{counted:?}");
+        assert!(engine.world().let_go && engine.take_given_up(), "{counted:?}");
     }
 }
 
@@ -985,14 +985,14 @@ fn files_pages_that_leave_do_not_keep_a_budget_that_cannot_be_kept() {
         let left = engine.world().left.expect("it is counted") + Bytes(PAGE);
         engine.world().left = Some(left);
     }
-    assert!(!engine.world().let_go && engine.take_stuck().is_none());
+    assert!(!engine.world().let_go && !engine.take_given_up());
     // What the program gives back in swap was no page that came back.
     engine.world().left = Some(Bytes::ZERO);
     while engine.world().now < Nanos::seconds(5) {
         engine.step().expect("a step");
         engine.world().now += Nanos::millis(50);
     }
-    assert!(engine.world().let_go && engine.take_stuck().is_some());
+    assert!(engine.world().let_go && engine.take_given_up());
     // Not for a page every now and then.
     engine.world().bound = false;
     engine.world().left = Some(Bytes(PAGE));
@@ -1025,10 +1025,10 @@ fn what_the_kernel_finds_among_files_keeps_a_budget_for_a_while_only() {
             }
         };
         until(&mut engine, Nanos::seconds(9));
-        assert!(!engine.world().let_go && engine.take_stuck().is_none(), "{left:?} {pages}");
+        assert!(!engine.world().let_go && !engine.take_given_up(), "{left:?} {pages}");
         until(&mut engine, Nanos::seconds(13));
         assert_eq!(engine.world().let_go, gives_up, "{left:?} {pages}");
-        assert_eq!(engine.take_stuck().is_some(), gives_up, "{left:?} {pages}");
+        assert_eq!(engine.take_given_up(), gives_up, "{left:?} {pages}");
     }
 }
 

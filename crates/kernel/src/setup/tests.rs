@@ -652,6 +652,14 @@ fn numbers_of_a_device_are_read_in_the_kernels_order() {
     let expected = zram::Held { original: Bytes(8192), memory: Bytes(4096), peak: Bytes(12288) };
     assert_eq!(held, expected);
     assert_eq!(zram::held(&machine.site.root, &[9]), None);
+
+    let at_limit = || zram::at_limit(&machine.site.root, &[0]);
+    assert_eq!(at_limit(), None, "it has no limit");
+    machine.put("/sys/block/zram0/mm_stat", "8192 300 1015808 1048576 1048576 1 0 0 0\n");
+    assert_eq!(at_limit(), None, "a block fits");
+    machine.put("/sys/block/zram0/mm_stat", "8192 300 1019904 1048576 1048576 1 0 0 0\n");
+    assert_eq!(at_limit(), Some((Bytes(1_019_904), Bytes::mib(1))));
+    assert_eq!(zram::at_limit(&machine.site.root, &[]), None);
 }
 
 /// Memory of version 1 and 2, without the files' pages but with shared memory.

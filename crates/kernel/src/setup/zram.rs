@@ -217,6 +217,24 @@ pub(crate) fn packed(root: &Root, device: u32) -> Option<Bytes> {
     text.split_ascii_whitespace().nth(1)?.parse().ok().map(Bytes)
 }
 
+/// A device takes no page that needs new memory once less than one of its allocator's blocks is left (8
+/// pages, `CONFIG_ZSMALLOC_CHAIN_SIZE`).
+const BLOCK: Bytes = Bytes(8 * PAGE);
+
+/// What zram devices take and may take (`mem_limit`), where each of them has come to that limit; `None`
+/// otherwise.
+pub fn at_limit(root: &Root, devices: &[u32]) -> Option<(Bytes, Bytes)> {
+    let one = |device: &u32| {
+        let text = crate::files::read(&control(root, *device).join("mm_stat")).ok()?;
+        let mut fields = text.split_ascii_whitespace().skip(2).map(|n| n.parse().map(Bytes));
+        let (memory, limit): (Bytes, Bytes) = (fields.next()?.ok()?, fields.next()?.ok()?);
+        // 0 is none.
+        (!limit.is_zero() && memory + BLOCK > limit).then_some((memory, limit))
+    };
+    let all: Option<Vec<_>> = devices.iter().map(one).collect();
+    all?.into_iter().reduce(|a, b| (a.0 + b.0, a.1 + b.1))
+}
+
 /// What zram devices hold together; `None` without any.
 pub fn held(root: &Root, devices: &[u32]) -> Option<Held> {
     let one = |device: &u32| {
