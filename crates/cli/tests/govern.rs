@@ -57,6 +57,9 @@ fn a_program_is_looked_at_and_its_status_passes_through() {
         .map(|forecast| forecast["slowdown"].as_f64().unwrap())
         .collect();
     assert_eq!(shares, [0.01, 0.02, 0.03, 0.05], "{text}");
+    let target = report["target"].as_f64().unwrap();
+    let at_target = shares.iter().position(|share| (share - target).abs() < 1e-9).unwrap();
+    assert_eq!(report["recommended"], report["forecasts"][at_target]["left"], "{text}");
     // What is walked through all the time is found to be, and what is not is not.
     let idle = report["idle"][0]["memory"].as_u64().unwrap();
     assert!(idle > 24 << 20, "{text}");

@@ -24,6 +24,10 @@ pub struct GovernReport {
     pub done: Governing,
     /// What could be saved at several slowdowns, the target among them.
     pub forecasts: Vec<Forecast>,
+    /// How much DRAM the group should have, as [`GovernReport::recommended`] has it.
+    pub recommended: Option<Bytes>,
+    /// How far the forecast was off, as [`GovernReport::error`] has it.
+    pub forecast_error: Option<f64>,
     /// How many times working sets were measured from the beginning to the longest time.
     pub curves: usize,
     /// What was not touched for at least a time.
@@ -46,6 +50,13 @@ pub struct Idle {
 }
 
 impl GovernReport {
+    /// With the figures that follow from the others.
+    #[must_use]
+    pub fn complete(self) -> Self {
+        let (recommended, forecast_error) = (self.recommended(), self.error());
+        Self { recommended, forecast_error, ..self }
+    }
+
     /// What is forecast at the target.
     pub fn at_target(&self) -> Option<&Forecast> {
         let is_it = |forecast: &&Forecast| (forecast.slowdown - self.target).abs() < 1e-9;
@@ -88,6 +99,8 @@ mod tests {
                 Forecast { slowdown: 0.01, least, middle: least, most, left },
                 Forecast { slowdown: 0.02, least, middle, most, left },
             ],
+            recommended: None,
+            forecast_error: None,
             curves: 1,
             idle: Vec::new(),
             store: None,
@@ -106,5 +119,15 @@ mod tests {
     fn what_is_recommended_is_forecast_until_it_is_known() {
         assert_eq!(report(false).recommended(), Some(Bytes::mib(60)));
         assert_eq!(report(true).recommended(), Some(Bytes::mib(64)));
+    }
+
+    #[test]
+    fn the_document_has_what_the_text_says() {
+        let document = serde_json::to_value(report(true).complete()).unwrap();
+        assert_eq!(document["recommended"], 64 << 20);
+        assert!((document["forecast_error"].as_f64().unwrap() + 0.04).abs() < 1e-9);
+        let looked = serde_json::to_value(report(false).complete()).unwrap();
+        assert_eq!(looked["recommended"], 60 << 20);
+        assert!(looked["forecast_error"].is_null());
     }
 }

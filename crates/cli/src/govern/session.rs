@@ -174,6 +174,8 @@ impl Session {
             target: self.target,
             done: Governing { elapsed: self.elapsed(), ..self.governor.done() },
             forecasts: slowdowns.iter().filter_map(|&at| forecast(known, at)).collect(),
+            recommended: None,
+            forecast_error: None,
             curves: self.curves.whole(),
             idle: self
                 .curves
@@ -185,6 +187,7 @@ impl Session {
             own_cpu: self.own_cpu,
             lacks,
         }
+        .complete()
     }
 
     pub(super) fn text(&self, end: Option<End>, json: bool) -> Result<String, Failure> {
