@@ -171,10 +171,13 @@ fn user(status: &str) -> Option<u32> {
 }
 
 impl Program {
-    /// Finds a program as a shell would. For those that nothing is loaded into:
-    /// any program will do.
+    /// Finds a program as a shell would. For those that nothing is loaded into: any program
+    /// will do that can be executed. A script whose interpreter is missing cannot; the system says then that
+    /// the script is.
     pub(crate) fn locate(name: &OsStr) -> Result<Self, Refusal> {
-        find(name, env::var_os("PATH").as_deref()).map(|path| Self { path })
+        let path = find(name, env::var_os("PATH").as_deref())?;
+        follow(&path, MAX_INTERPRETERS)?;
+        Ok(Self { path })
     }
 }
 
@@ -237,26 +240,47 @@ fn is_executable(path: &Path, file: &Metadata) -> bool {
     file.is_file() && rustix::fs::access(path, Access::EXEC_OK).is_ok()
 }
 
+/// The beginning of a file, as far as the kernel looks for an interpreter.
+fn beginning(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut start = Vec::with_capacity(INTERPRETER_LINE);
+    file.take(INTERPRETER_LINE as u64).read_to_end(&mut start)?;
+    Ok(start)
+}
+
+/// Follows interpreter lines as far as they can be read: the kernel executes what nobody may read.
+fn follow(path: &Path, interpreters: u32) -> Result<(), Refusal> {
+    let Ok(start) = File::open(path).and_then(|mut file| beginning(&mut file)) else {
+        return Ok(());
+    };
+    match next(path, &start, interpreters)? {
+        Some(interpreter) => follow(&interpreter, interpreters - 1),
+        None => Ok(()),
+    }
+}
+
+/// The interpreter of a file that begins so, if it is a script. It can be executed.
+fn next(path: &Path, start: &[u8], interpreters: u32) -> Result<Option<PathBuf>, Refusal> {
+    let Some(interpreter) = interpreter(start) else { return Ok(None) };
+    // A set-id bit on a script itself has no effect on Linux.
+    if interpreters == 0 {
+        return Err(Refusal::NestedTooDeeply(path.display().to_string()));
+    }
+    match fs::metadata(&interpreter) {
+        Ok(file) if is_executable(&interpreter, &file) => Ok(Some(interpreter)),
+        Ok(file) => Err(unfit(interpreter.display().to_string(), &file)),
+        Err(e) => Err(not_readable(&interpreter.display().to_string(), &e)),
+    }
+}
+
 /// Follows interpreter lines to the ELF binary that the kernel will execute,
 /// and examines that.
 fn examine(path: &Path, interpreters: u32) -> Result<(), Refusal> {
     let shown = path.display().to_string();
     let unreadable = |e: io::Error| not_readable(&shown, &e);
     let mut file = File::open(path).map_err(unreadable)?;
-    let mut start = Vec::with_capacity(INTERPRETER_LINE);
-    file.by_ref().take(INTERPRETER_LINE as u64).read_to_end(&mut start).map_err(unreadable)?;
-    if let Some(interpreter) = interpreter(&start) {
-        // A set-id bit on a script itself has no effect on Linux.
-        if interpreters == 0 {
-            return Err(Refusal::NestedTooDeeply(shown));
-        }
-        return match fs::metadata(&interpreter) {
-            Ok(file) if is_executable(&interpreter, &file) => {
-                examine(&interpreter, interpreters - 1)
-            }
-            Ok(file) => Err(unfit(interpreter.display().to_string(), &file)),
-            Err(e) => Err(not_readable(&interpreter.display().to_string(), &e)),
-        };
+    let start = beginning(&mut file).map_err(unreadable)?;
+    if let Some(interpreter) = next(path, &start, interpreters)? {
+        return examine(&interpreter, interpreters - 1);
     }
     if !start.starts_with(&elf::ELFMAG) {
         return Err(Refusal::UnknownFormat(shown));
@@ -414,6 +438,25 @@ mod tests {
             examine(&script, MAX_INTERPRETERS),
             Err(Refusal::NotFound("/nowhere/sh".into()))
         );
+    }
+
+    /// With the kernel's engine, too, for which any program will do.
+    #[test]
+    fn a_script_without_its_interpreter_is_no_program_for_anybody() {
+        let dir = tempfile::tempdir().unwrap();
+        let (script, other) = (dir.path().join("script"), dir.path().join("other"));
+        let located = |path: &Path| Program::locate(path.as_os_str()).map(|program| program.path);
+
+        executable(&script, b"#!/nowhere/sh\n");
+        assert_eq!(located(&script), Err(Refusal::NotFound("/nowhere/sh".into())));
+        executable(&other, format!("#!{}\n", script.display()).as_bytes());
+        assert_eq!(located(&other), Err(Refusal::NotFound("/nowhere/sh".into())));
+        executable(&other, format!("#!{}\n", other.display()).as_bytes());
+        assert!(matches!(located(&other), Err(Refusal::NestedTooDeeply(_))));
+        executable(&other, b"echo without a first line of that kind\n");
+        assert_eq!(located(&other), Ok(other.clone()));
+        executable(&script, b"#!/bin/sh\n");
+        assert_eq!(located(&script), Ok(script.clone()));
     }
 
     #[test]
