@@ -435,7 +435,13 @@ fn what_is_shown_and_recorded() {
     assert!(!shown["regions"].as_array().unwrap().is_empty(), "{shown}");
     let metrics = terrace().args(["metrics", "--once", &id]).output().unwrap();
     let metrics = String::from_utf8(metrics.stdout).unwrap();
-    for series in ["terrace_kernel_faults_total{", "terrace_budget_bytes{"] {
+    for series in [
+        "terrace_kernel_faults_total{",
+        "terrace_kernel_budget_kept{",
+        "terrace_budget_bytes{",
+        "terrace_budget_exceeded_peak_bytes{",
+        "terrace_run_resident_bytes{",
+    ] {
         assert!(metrics.contains(series), "{series}: {metrics}");
     }
     run.end();

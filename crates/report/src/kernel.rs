@@ -126,7 +126,7 @@ impl KernelReport {
 
     /// The most above the budget. What the engine keeps the programs within is less where that is for
     /// compressed pages, too, and never less than a quarter of it, however much those take.
-    fn most_above(&self) -> Bytes {
+    pub(crate) fn most_above(&self) -> Bytes {
         if self.holds_store { self.run_level.exceeded_peak } else { self.stats.exceeded }
     }
 

@@ -597,8 +597,8 @@ impl Session {
         let brain = self.engine.brain();
         let mut stats = self.engine.stats().clone();
         if let Some(total) = self.total {
-            // Within the whole budget, and not within what is left of it at the moment.
-            stats.settled = total.settled;
+            // Of the whole budget, and not of what is left of it at the moment.
+            (stats.settled, stats.exceeded) = (total.settled, total.exceeded);
         }
         let mut report = KernelReport {
             program: self.how.program.clone(),

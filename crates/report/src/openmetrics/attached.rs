@@ -12,6 +12,7 @@ use terrace_core::Bytes;
 use super::seconds;
 use crate::attach::{AttachReport, TierLine};
 use crate::kernel::KernelReport;
+use crate::run::RunLevel;
 
 /// An attachment with what tells it apart from others.
 #[derive(Clone, Debug)]
@@ -77,9 +78,15 @@ const KERNEL_GAUGES: &[OfKernel] = &[
     ("kernel_resident_peak", "The most in DRAM at once", Some(Unit::Bytes), |k| {
         Some(k.stats.resident_peak.as_f64())
     }),
-    ("kernel_exceeded", "The most above the budget of the moment", Some(Unit::Bytes), |k| {
-        Some(k.stats.exceeded.as_f64())
+    ("kernel_exceeded", "The most above the budget, since it was kept", Some(Unit::Bytes), |k| {
+        Some(k.most_above().as_f64())
     }),
+    (
+        "kernel_budget_kept",
+        "Whether the budget was kept (1) or not (0); with --total a 32nd above it counts as kept",
+        None,
+        |k| Some(f64::from(u8::from(k.budget_kept))),
+    ),
     ("kernel_store", "Memory that the compressed pages take", Some(Unit::Bytes), |k| {
         Some(k.store?.memory.as_f64())
     }),
@@ -148,24 +155,20 @@ const TIERS: &[OfTier] = &[
     ),
 ];
 
-/// The budget is what the fastest tier may hold.
-fn capacity(attached: &Attached) -> Option<Bytes> {
-    attached.report.tiers.first().and_then(|tier| tier.capacity)
-}
-
-/// Whether any has a budget.
-pub(super) fn have_budget(attached: &[Attached]) -> bool {
-    attached.iter().any(|one| capacity(one).is_some())
-}
-
-/// The budgets, as far as there are any.
-pub(super) fn budget(attached: &[Attached], metric: &mut MetricEncoder<'_>) -> fmt::Result {
-    for one in attached {
-        if let Some(capacity) = capacity(one) {
-            metric.encode_family(&one.labels())?.encode_gauge(&capacity.as_f64())?;
-        }
-    }
-    Ok(())
+/// A figure of each as a whole, as far as it is known: without the kernel's engine the budget only, which is
+/// what the fastest tier may hold. Where the kernel serves the faults that is what the budget leaves at the
+/// moment; and of a budget that a broker divides there is only the run's share.
+pub(super) fn levels(
+    attached: &[Attached],
+    is_budget: bool,
+    value: fn(&RunLevel) -> Bytes,
+) -> Vec<(&Attached, Bytes)> {
+    let of = |report: &AttachReport| match &report.kernel {
+        Some(kernel) if kernel.budget_of.is_some() => is_budget.then_some(kernel.budget),
+        Some(kernel) => Some(value(&kernel.run_level)),
+        None => report.tiers.first().filter(|_| is_budget).and_then(|tier| tier.capacity),
+    };
+    attached.iter().filter_map(|one| Some((one, of(&one.report)?))).collect()
 }
 
 /// Whether there is a gauge of this name here.
@@ -342,8 +345,11 @@ fn estimates(attached: &[Attached], encoder: &mut DescriptorEncoder<'_>) -> fmt:
 
 #[cfg(test)]
 mod tests {
+    use terrace_core::Bytes;
+
     use crate::attach::tests::report;
     use crate::openmetrics::{Attached, encode};
+    use crate::run::RunLevel;
 
     /// Series of the kernel engine stand beside the others, for the run that has it alone.
     #[test]
@@ -368,6 +374,47 @@ mod tests {
             let of = |run: u32| text.contains(&format!("{name}{{run=\"{run}\""));
             assert!(of(7) && !of(8), "what is not known is not told: {text}");
         }
+    }
+
+    /// What is left of it for what is resident at the moment is the tier's.
+    #[test]
+    fn a_total_is_told_as_it_was_asked_for_with_what_exceeded_it() {
+        let mut total = Attached { run: 8, program: "redis".into(), report: report(3) };
+        let mut kernel = crate::kernel::tests::report();
+        let mib = Bytes::mib;
+        (kernel.budget, kernel.holds_store) = (mib(48), true);
+        kernel.stats.exceeded = mib(9);
+        kernel.run_level = RunLevel {
+            budget: mib(48),
+            resident: mib(47),
+            resident_peak: mib(49),
+            exceeded: Bytes::ZERO,
+            exceeded_peak: mib(1),
+        };
+        total.report.kernel = Some(Box::new(kernel.clone()));
+        let mut share = total.clone();
+        share.run = 9;
+        (kernel.budget_of, kernel.budget) = (Some(5), mib(20));
+        share.report.kernel = Some(Box::new(kernel));
+
+        let text = encode(vec![], vec![total, share]).unwrap();
+
+        let has = |series: &str, run: u32, value: Option<Bytes>| {
+            let line = format!("terrace_{series}_bytes{{run=\"{run}\",program=\"redis\"}} ");
+            let found = text.lines().find_map(|told| told.strip_prefix(&line));
+            let value = value.map(|bytes| format!("{:?}", bytes.as_f64()));
+            assert_eq!(found, value.as_deref(), "{series} of {run}: {text}");
+        };
+        has("budget", 8, Some(mib(48)));
+        has("run_resident", 8, Some(mib(47)));
+        has("run_resident_peak", 8, Some(mib(49)));
+        has("budget_exceeded", 8, Some(Bytes::ZERO));
+        has("budget_exceeded_peak", 8, Some(mib(1)));
+        has("kernel_exceeded", 8, Some(mib(1)));
+        has("budget", 9, Some(mib(20)));
+        has("run_resident", 9, None);
+        assert!(text.contains("terrace_kernel_budget_kept{run=\"8\",program=\"redis\"} 1.0"));
+        assert_eq!(text.matches("# TYPE terrace_budget_bytes ").count(), 1, "{text}");
     }
 
     #[test]

@@ -230,8 +230,8 @@ const SLOWDOWNS: &[Estimate] = &[
 
 type Level = (&'static str, &'static str, fn(&RunLevel) -> Bytes);
 
-/// What is told of a run as a whole, in bytes. A run that has joined another has no budget of its
-/// own, and what is resident counts there.
+/// What is told of a run as a whole, in bytes; with `--total` what compressed pages take is in it. A run that
+/// has joined another has no budget of its own, and what is resident counts there.
 const LEVELS: &[Level] = &[
     (BUDGET, "DRAM that all managed memory of a run may use", |level| level.budget),
     ("run_resident", "What of it is in use by all processes together", |level| level.resident),
@@ -247,8 +247,8 @@ impl Runs {
     fn levels(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let own: Vec<_> = self.runs.iter().filter(|(_, run)| run.budget_of.is_none()).collect();
         for (name, help, value) in LEVELS {
-            let of_attached = *name == BUDGET && attached::have_budget(&self.attached);
-            if own.is_empty() && !of_attached {
+            let of_attached = attached::levels(&self.attached, *name == BUDGET, *value);
+            if own.is_empty() && of_attached.is_empty() {
                 continue;
             }
             let unit = Some(&Unit::Bytes);
@@ -257,8 +257,8 @@ impl Runs {
                 let value = value(&report.level()).as_f64();
                 gauge.encode_family(&run_labels(*run, report))?.encode_gauge(&value)?;
             }
-            if of_attached {
-                attached::budget(&self.attached, &mut gauge)?;
+            for (one, value) in of_attached {
+                gauge.encode_family(&one.labels())?.encode_gauge(&value.as_f64())?;
             }
         }
         Ok(())
