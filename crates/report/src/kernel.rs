@@ -15,6 +15,9 @@ use crate::run::{End, RunLevel, most_allowed};
 /// From so much on it is told that most of what was asked for stayed.
 const MUCH: Bytes = Bytes::mib(1);
 
+/// What a device takes at most with nothing in it but the header of a swap area: 20 KiB were seen.
+const HEADER_TAKES: Bytes = Bytes::kib(64);
+
 /// What a run had, did and cost.
 ///
 /// As many fields as there are figures: it is what `--json` prints, flat for who reads it.
@@ -31,6 +34,10 @@ pub struct KernelReport {
     /// Whether they stayed within it, as [`KernelReport::keeps_budget`] has it.
     #[serde(default)]
     pub budget_kept: bool,
+    /// For how long it had run when it was within the budget for the first time since that was made smaller,
+    /// or since the beginning; `None` while it was not.
+    #[serde(default)]
+    pub kept_since: Option<Nanos>,
     /// The process of the broker, or of the run, of whose budget this is a share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget_of: Option<u32>,
@@ -144,6 +151,13 @@ impl KernelReport {
         is_there && self.budget + self.most_above() <= most_allowed(self.budget, self.holds_store)
     }
 
+    /// When the run was within its budget for the first time, if it had the most before that.
+    pub fn peak_before(&self) -> Option<Nanos> {
+        let both = self.total_peak.map(AtOnce::both).filter(|_| self.holds_store);
+        let peak = both.unwrap_or(self.stats.resident_peak);
+        self.kept_since.filter(|_| peak > self.budget + self.most_above())
+    }
+
     /// What lies outside of the budget now, if that is more than is left of it.
     pub fn too_much_outside(&self) -> Option<Bytes> {
         let now = self.outside.as_ref()?.now;
@@ -158,6 +172,19 @@ impl KernelReport {
         let asked = self.stats.reclaimed + page * self.stats.put_out;
         let left = page * self.demotions?;
         (asked >= MUCH).then_some(left < asked / 2)
+    }
+
+    /// What zram holds of programs; `None` where nothing ever was there but the headers that make devices swap
+    /// areas.
+    pub fn stored(&self) -> Option<Held> {
+        let devices = self.swap.devices.len().max(1) as u64;
+        let held = self.store?;
+        // What is estimated of devices that others swap to is pages of the run's.
+        let headers = if self.store_of_all.is_some() { 0 } else { devices };
+        let original = held.original - PageSize::Base.bytes() * headers;
+        let is_used = !original.is_zero() || held.peak > HEADER_TAKES * devices;
+        let memory = if original.is_zero() { Bytes::ZERO } else { held.memory };
+        is_used.then_some(Held { original, memory, ..held })
     }
 
     /// How well what lies in zram is compressed; `None` where nothing does but the header that makes
@@ -182,6 +209,7 @@ pub(crate) mod tests {
             elapsed: Nanos::seconds(2),
             budget: Bytes::mib(100),
             budget_kept: true,
+            kept_since: None,
             budget_of: None,
             run_level: RunLevel::default(),
             division: None,
@@ -285,6 +313,45 @@ pub(crate) mod tests {
         report.stats.reclaimed = Bytes::ZERO;
         (report.stats.put_out, report.demotions) = (10, Some(0));
         assert_eq!(report.most_stayed(), None, "a few pages");
+    }
+
+    #[test]
+    fn what_was_there_before_the_budget_was_kept_is_known_as_such() {
+        let mut report = report();
+        (report.stats.settled, report.kept_since) = (true, Some(Nanos::seconds(1)));
+        assert_eq!(report.peak_before(), None, "90 MiB of 100");
+        report.stats.resident_peak = Bytes::mib(110);
+        assert_eq!(report.peak_before(), Some(Nanos::seconds(1)));
+        report.stats.exceeded = Bytes::mib(10);
+        assert_eq!(report.peak_before(), None, "that was above it");
+        report.holds_store = true;
+        report.run_level.exceeded_peak = Bytes::mib(3);
+        let peak = |store| Some(AtOnce { resident: Bytes::mib(60), store: Bytes::mib(store) });
+        report.total_peak = peak(43);
+        assert_eq!(report.peak_before(), None);
+        report.total_peak = peak(44);
+        assert_eq!(report.peak_before(), Some(Nanos::seconds(1)));
+    }
+
+    #[test]
+    fn the_header_of_a_swap_area_is_nothing_that_a_program_has_there() {
+        let mut report = report();
+        assert_eq!(report.stored(), None, "nobody knows");
+        let (original, memory) = (Bytes::kib(4), Bytes::kib(20));
+        report.store = Some(Held { original, memory, peak: memory });
+        assert_eq!(report.stored(), None);
+        let (peak, none) = (Bytes::mib(4), Bytes::ZERO);
+        report.store = Some(Held { original, memory, peak });
+        assert_eq!(report.stored(), Some(Held { original: none, memory: none, peak }));
+        report.store = Some(Held { original: Bytes::kib(44), memory, peak: memory });
+        let original = Bytes::kib(40);
+        assert_eq!(report.stored(), Some(Held { original, memory, peak: memory }));
+        (report.store, report.store_of_all) = (report.stored(), report.store);
+        assert_eq!(
+            report.stored().map(|held| held.original),
+            Some(original),
+            "a share has no header"
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The report as people read it.
 
-use terrace_core::Bytes;
+use terrace_core::{Bytes, PageSize};
 use terrace_kernel::govern::beside::Beside;
 use terrace_report::End;
 use terrace_report::govern::GovernReport;
@@ -33,7 +33,9 @@ pub(super) fn render(report: &GovernReport) -> String {
     if !done.beside.all().is_zero() {
         rows.push(("beside", beside(&done.beside)));
     }
-    if let Some(held) = report.store.filter(|held| !held.original.is_zero()) {
+    // A device has the header of a swap area in it.
+    let header = PageSize::Base.bytes();
+    if let Some(held) = report.store.filter(|held| held.original > header) {
         rows.push(("store", format!("{} in {}, of all groups", held.original, held.memory)));
     }
     if let (Some(mean), Some(peak), Some(source)) = (done.slowdown, done.slowdown_peak, done.source)

@@ -21,8 +21,8 @@ impl GivenUp {
         let Self { is_now, resident: (now, peak), free } = self;
         let why = match zram::at_limit(root, &swap.devices) {
             Some((memory, limit)) => format!(
-                "the device, {}, takes {memory} of memory and may take {limit}: pages that hardly \
-                 compress do not fit any more",
+                "the device, {}, takes {memory} of memory and may take {limit}: no more fits, \
+                 whatever of swap is free",
                 swap.what
             ),
             None => format!("full swap, or locked memory; {free} of swap are free"),
@@ -73,8 +73,8 @@ mod tests {
         assert_eq!(
             given_up(true).told(&root, &swap),
             "the budget cannot be kept: 189 MiB are resident, of which the kernel puts nothing out \
-             (the device, zram3, takes 512 MiB of memory and may take 512 MiB: pages that hardly \
-             compress do not fit any more); the program is not slowed down for it"
+             (the device, zram3, takes 512 MiB of memory and may take 512 MiB: no more fits, whatever \
+             of swap is free); the program is not slowed down for it"
         );
         stat(100 << 20);
         let told = given_up(true).told(&root, &swap);

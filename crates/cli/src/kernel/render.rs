@@ -36,7 +36,7 @@ pub(crate) fn render(report: &KernelReport) -> String {
     if let Some(divided) = &report.division {
         rows.extend(division(divided));
     }
-    if let Some(held) = report.store {
+    if let Some(held) = report.stored() {
         let ratio = report.ratio().map_or(String::new(), |ratio| format!(" at {ratio:.2} : 1"));
         let (about, all) = match report.store_of_all {
             Some(all) => (
@@ -48,13 +48,11 @@ pub(crate) fn render(report: &KernelReport) -> String {
             ),
             None => ("", String::new()),
         };
-        rows.push((
-            "store",
-            format!(
-                "{} in {about}{}{ratio}; {} at most{all}",
-                held.original, held.memory, held.peak
-            ),
-        ));
+        let now = match held.original {
+            Bytes::ZERO => "nothing now".to_owned(),
+            original => format!("{original} in {about}{}{ratio}", held.memory),
+        };
+        rows.push(("store", format!("{now}; {} at most{all}", held.peak)));
     }
     if let Some(tables) = report.tables.filter(|_| report.holds_store) {
         rows.push((
@@ -179,17 +177,26 @@ fn budget(report: &KernelReport) -> Vec<(&'static str, String)> {
     } else {
         "not reached yet".to_owned()
     };
+    // What was there before is no contradiction then.
+    let (held, before) = match report.peak_before().filter(|_| stats.settled) {
+        Some(since) => (format!("{held} from {since} on"), ", before that"),
+        None => (held, ""),
+    };
     let level = &report.run_level;
     let has = if report.holds_store {
         format!(
-            "{} resident and compressed at most; {} now, {} resident and {} compressed",
+            "{} resident and compressed at most{before}; {} now, {} resident and {} compressed",
             level.resident_peak,
             level.resident,
             stats.resident,
             level.resident - stats.resident
         )
     } else {
-        format!("{} resident at most, {} now", stats.resident_peak, stats.resident)
+        let separator = if before.is_empty() { "," } else { ";" };
+        format!(
+            "{} resident at most{before}{separator} {} now",
+            stats.resident_peak, stats.resident
+        )
     };
     let whose = match report.budget_of {
         Some(broker) => format!(", the run's share of the budget of {broker} as it was last"),
@@ -236,7 +243,7 @@ fn outside(report: &KernelReport, all: &OutsideReport) -> String {
 fn at_peak(peak: AtOnce, total: Bytes) -> String {
     let AtOnce { resident, store } = peak;
     let why = if store > total / 4 * 3 {
-        "pages that hardly compress took more than the three quarters that are taken off"
+        "compressed pages took more than three quarters of the total, of which no more is taken off"
     } else {
         "compressed pages came to take more, faster than others left for them"
     };
@@ -364,6 +371,37 @@ mod tests {
     }
 
     #[test]
+    fn what_was_resident_before_the_budget_held_is_told_as_that() {
+        let mut taken_over = report();
+        taken_over.stats.resident_peak = Bytes::mib(100);
+        taken_over.kept_since = Some(Nanos::millis(1_200));
+        let budget = "budget 64.0 MiB, held from 1.20 s on: 100 MiB resident at most, before that; 48.0 \
+                      MiB now";
+        assert!(has(&taken_over, budget), "{:?}", rows(&taken_over));
+        taken_over.stats.exceeded = Bytes::mib(16);
+        let budget = "budget 64.0 MiB, exceeded by 25.0 % from 1.20 s on: 100 MiB resident at most, \
+                      before that; 48.0 MiB now";
+        assert!(has(&taken_over, budget), "{:?}", rows(&taken_over));
+        taken_over.stats.resident_peak = Bytes::mib(80);
+        let budget = "budget 64.0 MiB, exceeded by 25.0 %: 80.0 MiB resident at most, 48.0 MiB now";
+        assert!(has(&taken_over, budget), "{:?}", rows(&taken_over));
+    }
+
+    #[test]
+    fn a_store_in_which_nothing_lies_has_no_size() {
+        let mut idle = report();
+        let held = |original, memory, peak| Held { original, memory, peak };
+        let kib = Bytes::kib;
+        idle.store = Some(held(kib(4), kib(20), kib(20)));
+        assert!(!rows(&idle).iter().any(|line| line.starts_with("store")), "{:?}", rows(&idle));
+        idle.store = Some(held(kib(4), kib(20), Bytes::mib(4)));
+        assert!(has(&idle, "store nothing now; 4.00 MiB at most"), "{:?}", rows(&idle));
+        idle.store = Some(held(kib(4) + Bytes::mib(4), Bytes::mib(2), Bytes::mib(4)));
+        let store = "store 4.00 MiB in 2.00 MiB at 2.00 : 1; 4.00 MiB at most";
+        assert!(has(&idle, store), "{:?}", rows(&idle));
+    }
+
+    #[test]
     fn what_was_asked_for_and_stayed_is_told_beside_what_left() {
         let mut locked = report();
         let told = |report: &KernelReport| {
@@ -443,7 +481,7 @@ mod tests {
             why(&total).contains("56.0 MiB resident and 16.0 MiB compressed: compressed pages")
         );
         total.total_peak = peak(20, 52);
-        assert!(why(&total).contains("hardly compress"), "{}", why(&total));
+        assert!(why(&total).contains("more than three quarters"), "{}", why(&total));
         let tables = "tables about 5.00 MiB of the kernel's for that device, beside the budget";
         assert!(has(&total, tables), "{:?}", rows(&total));
         total.run_level.exceeded_peak = Bytes::mib(1);

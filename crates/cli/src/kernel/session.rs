@@ -125,6 +125,8 @@ pub(crate) struct Session {
     /// The budget as it was asked for last.
     budget: Arc<AtomicU64>,
     budget_seen: Bytes,
+    /// Since when that is kept.
+    kept_since: Option<Nanos>,
     /// When the store's part of `--total` is looked at next.
     share_due: Instant,
     /// The figures of a budget that covers the store, too; `None` of another one.
@@ -297,6 +299,7 @@ impl Session {
             events,
             budget,
             budget_seen: fast,
+            kept_since: None,
             share_due: Instant::now(),
             total: how.holds_store.then(Total::default),
             left,
@@ -338,6 +341,7 @@ impl Session {
             }
         };
         self.at_begin.get_or_insert(self.engine.stats().resident);
+        self.note_kept();
         if let Some(division) = &mut self.division {
             division.step(Nanos(terrace_live::sys::now()), self.engine.processes());
             self.engine.charge(division.take_cpu());
@@ -381,6 +385,10 @@ impl Session {
         if let Some(total) = self.total.as_mut().filter(|_| is_new) {
             total.set_budget(asked);
         }
+        if asked < self.budget_seen {
+            // What was allowed until now is no more than that.
+            self.kept_since = None;
+        }
         self.budget_seen = asked;
         let mut fast = asked;
         if let Some(store) = self.look_at_total() {
@@ -422,6 +430,13 @@ impl Session {
     fn look_at_store(&mut self, swapped: Option<Bytes>) -> Parts {
         let swapped = self.made.group().and_then(Group::has_of_swap).or(swapped);
         self.stored.look(&Root::machine(), self.made.swap(), swapped)
+    }
+
+    /// Notes since when the budget is kept: what was above it before has to leave first.
+    fn note_kept(&mut self) {
+        let is_kept = self.total.map_or(self.engine.stats().settled, |total| total.settled);
+        let now = Nanos(self.started.elapsed().as_nanos() as u64);
+        self.kept_since = is_kept.then(|| self.kept_since.unwrap_or(now));
     }
 
     /// Compares the processes with those of the group.
@@ -581,6 +596,7 @@ impl Session {
         if self.look_at_total().is_none() {
             self.engine.weigh();
         }
+        self.note_kept();
         if end.is_some() {
             self.look_outside();
         }
@@ -606,6 +622,7 @@ impl Session {
             elapsed: Nanos(self.started.elapsed().as_nanos() as u64),
             budget: self.budget_seen,
             budget_kept: false,
+            kept_since: self.kept_since,
             budget_of: self.member.as_ref().map(Member::run),
             run_level: self.level(),
             division: self.division.as_ref().map(|division| Box::new(division.report())),

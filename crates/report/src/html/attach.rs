@@ -396,7 +396,7 @@ fn of_kernel(report: &KernelReport) -> Vec<Vec<String>> {
     if let Some(direct) = report.reclaimed_by_itself {
         rows.push(vec!["put out by the programs' own threads".to_owned(), direct.to_string()]);
     }
-    if let Some(held) = report.store {
+    if let Some(held) = report.stored() {
         let estimated = if report.store_of_all.is_some() { ", estimated" } else { "" };
         let (original, memory, peak) = (held.original, held.memory, held.peak);
         let what = format!("{original} in {memory}, {peak} at most{estimated}");
