@@ -166,8 +166,6 @@ pub struct Engine<W> {
     blind: Option<io::Error>,
     /// What becomes of memory above the budget.
     excess: Excess,
-    /// That it cannot be put out, once.
-    gave_up: bool,
     /// What the guard lacks, once.
     lack: Option<String>,
 }
@@ -199,6 +197,8 @@ struct Excess {
     /// While it is given up: how long the engine sleeps, and whether for want of swap.
     given_up: Option<(Nanos, bool)>,
     told: bool,
+    /// That is still to be told.
+    is_news: bool,
 }
 
 impl<W: World> Engine<W> {
@@ -231,7 +231,6 @@ impl<W: World> Engine<W> {
             raised: None,
             blind: None,
             excess: Excess::default(),
-            gave_up: false,
             lack: None,
         }
     }
@@ -390,7 +389,7 @@ impl<W: World> Engine<W> {
 
     /// Whether the budget was given up since the last call, as nothing leaves.
     pub fn take_given_up(&mut self) -> bool {
-        std::mem::take(&mut self.gave_up)
+        std::mem::take(&mut self.excess.is_news)
     }
 
     /// Whether it is given up now.
@@ -773,7 +772,7 @@ impl<W: World> Engine<W> {
         }
         excess.given_up = Some((REST.0, is_full));
         if !std::mem::replace(&mut excess.told, true) {
-            self.gave_up = true;
+            self.excess.is_news = true;
         }
         self.brake(false)?;
         self.world.let_go(true)
