@@ -46,6 +46,7 @@ const _: &[(&str, &str, &str)] = &[
     ("forking.rs", "KIND", "the child reads what its parent noted, under the same lock"),
     ("forking.rs", "MASK", "the same"),
     ("forking.rs", "REGISTERED", "handlers are inherited"),
+    ("halves.rs", "SEVERAL", "the kernel is the same"),
     ("imports.rs", "STORAGE", "set once"),
     ("lib.rs", "INIT", "does not change"),
     ("lib.rs", "TERRACE_PRELOADED", "does not change"),

@@ -7,6 +7,7 @@
 //! | [`mapping`] | `mmap`, `munmap`: large mappings go into the window |
 //! | [`collapse`] | huge pages that the program asks for |
 //! | [`remap`] | `mremap` |
+//! | [`halves`] | `mremap` of several mappings under a filter |
 //! | [`seals`] | `mseal`: what the kernel would refuse to unmap |
 //! | [`shmat`] | shared memory in the place of what was mapped |
 //! | [`process_madvise`] | advice by a descriptor of the process |
@@ -48,6 +49,7 @@ mod ending;
 mod filters;
 mod fork_reset;
 mod forking;
+mod halves;
 mod imports;
 mod malloc;
 mod mapped;
