@@ -56,6 +56,7 @@ const _: &[(&str, &str, &str)] = &[
     ("malloc.rs", "STEP", "the child's heap is the same"),
     ("mapping.rs", "TOLD", "told once is enough"),
     ("mapped.rs", "MAPPED", "the child has the same mapped; each number changes in one step"),
+    ("populate.rs", "LOCKS", "without locks of its own the kernel is asked once more"),
     ("sanitizers.rs", "HERE", "set once"),
     ("state.rs", "CONFIG", "set once"),
     ("state.rs", "PAGER", "set once; no fork is made while it is"),

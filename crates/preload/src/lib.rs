@@ -6,6 +6,7 @@
 //! | [`state`] | dormant, active, off; and the way from one to the next |
 //! | [`mapping`] | `mmap`, `munmap`: large mappings go into the window |
 //! | [`collapse`] | huge pages that the program asks for |
+//! | [`populate`] | memory that the kernel brings in before a call returns |
 //! | [`remap`] | `mremap` |
 //! | [`halves`] | `mremap` of several mappings under a filter |
 //! | [`seals`] | `mseal`: what the kernel would refuse to unmap |
@@ -57,6 +58,7 @@ mod mapping;
 mod own_faults;
 mod own_heap;
 mod places;
+mod populate;
 mod process_madvise;
 mod remap;
 mod room;
