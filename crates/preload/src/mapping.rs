@@ -306,6 +306,8 @@ pub unsafe extern "C" fn mmap(
         if let Some(error) = unsafe { refused_over(request) } {
             return fail(error);
         }
+        // The kernel unmaps what lies there.
+        state::await_child();
     }
     // As in the window.
     let is_populated = flags & FIXED != 0 || !managed;
@@ -383,6 +385,7 @@ pub(crate) unsafe fn map_over(request: [usize; 6]) -> c_long {
     if let Some(error) = unsafe { refused_over(request) } {
         return words::returned(-c_long::from(error));
     }
+    state::await_child();
     let [at, len, ..] = request;
     let map = || {
         // SAFETY: the caller's.
