@@ -21,8 +21,8 @@ use terrace_live::workers::{idle_priority, threads};
 use crate::malloc::{BLOCKS, blocks};
 use crate::sanitizers::hand_on;
 use crate::{
-    attributes, collapse, malloc, mapped, places, populate, remap, room, seals, state, wiped, wipes,
-    words,
+    attributes, collapse, malloc, mapped, places, populate, remap, room, seals, state, wiped,
+    wipes, words,
 };
 
 /// Mappings are placed in the lower half of the window, the allocator's large
