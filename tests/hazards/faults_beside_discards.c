@@ -8,13 +8,23 @@ static const size_t bytes = PAGES * PAGE, piece = 16 * PAGE;
 static unsigned char *scratch;
 static atomic_bool stop;
 static atomic_size_t done;
-static const int ways[] = {MADV_FREE, MADV_DONTNEED};
+/* Advice, or a new mapping in the old one's place. */
+enum { MAPPED_OVER = -1 };
+static const int ways[] = {MADV_FREE, MADV_DONTNEED, MAPPED_OVER};
+
+static void discard(unsigned char *at, int way)
+{
+    if (way != MAPPED_OVER)
+        SYS(madvise(at, piece, way));
+    else
+        CHECK(mmap(at, piece, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at);
+}
 
 static void *discards(void *way)
 {
     for (size_t i = 0; !atomic_load(&stop); i++) {
         unsigned char *at = scratch + i % 16 * piece;
-        SYS(madvise(at, piece, ways[(uintptr_t)way]));
+        discard(at, ways[(uintptr_t)way]);
         memset(at, 1, piece);
         atomic_fetch_add(&done, 1);
     }

@@ -1,5 +1,6 @@
 /* Memory that is locked after it has left is there when the call returns (mlock, mlockall, by name and by
- * number), and stays until it is unlocked. What is locked when it is touched stays from then on. */
+ * number), and stays until it is unlocked. What is locked when it is touched stays from then on. What is locked
+ * without access is there once it may be written. */
 #include "hazard.h"
 #include <sys/resource.h>
 
@@ -22,6 +23,25 @@ static void stays(size_t bytes, const char *what)
     verify(at, BYTES, 1);
     churn();
     verify_present(bytes, what);
+}
+
+/* Before anything is locked when it is touched. */
+static void becomes_writable(size_t bytes, bool by_number)
+{
+    int access = PROT_READ | PROT_WRITE;
+    unsigned char *fresh = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(fresh != MAP_FAILED);
+    CHECK((by_number ? syscall(SYS_mlock, fresh, bytes) : mlock(fresh, bytes)) == -1 && errno == ENOMEM);
+    churn();
+    SYS(by_number ? syscall(SYS_mprotect, fresh, bytes, access) : mprotect(fresh, bytes, access));
+    size_t present = present_pages(fresh, bytes);
+    CHECKF(present == bytes / PAGE, "mprotect: %zu of %zu pages are present", present, bytes / PAGE);
+    fill(fresh, bytes, 2);
+    churn();
+    verify(fresh, bytes, 2);
+    present = present_pages(fresh, bytes);
+    CHECKF(present == bytes / PAGE, "later: %zu of %zu pages are present", present, bytes / PAGE);
+    SYS(munmap(fresh, bytes));
 }
 
 static void is_locked(size_t bytes, bool by_number)
@@ -81,6 +101,8 @@ int main(void)
         skip("almost no memory may be locked here");
     at = map(BYTES);
     fill(at, BYTES, 1);
+    for (int by_number = 0; by_number < 2; by_number++)
+        becomes_writable(room, by_number);
     for (int by_number = 0; by_number < 2; by_number++) {
         is_locked(room, by_number);
         if (!all_is_locked(by_number))

@@ -20,6 +20,13 @@ int main(void)
     use("MAP_NORESERVE", mmap(NULL, bytes, access, anonymous | MAP_NORESERVE, -1, 0), bytes, 1);
     use("MAP_STACK", mmap(NULL, bytes, access, anonymous | MAP_STACK, -1, 0), bytes, 2);
     use("MAP_POPULATE", mmap(NULL, bytes, access, anonymous | MAP_POPULATE, -1, 0), bytes, 3);
+    /* It is there when the call returns, as far as it may stay. */
+    unsigned char *there = mmap(NULL, QUARTER, access, anonymous | MAP_POPULATE, -1, 0);
+    CHECKF(there != MAP_FAILED, "MAP_POPULATE: %s", strerror(errno));
+    size_t present = present_pages(there, QUARTER);
+    CHECKF(present == QUARTER / PAGE || (is_managed() && present > 0),
+           "MAP_POPULATE: %zu of %zu pages are present", present, QUARTER / PAGE);
+    use("MAP_POPULATE, present", there, QUARTER, 10);
     use("an address hint", mmap((void *)0x200000000000, bytes, access, anonymous, -1, 0), bytes, 4);
     use("descriptor 0 that is ignored", mmap(NULL, bytes, access, anonymous, 0, 0), bytes, 5);
     use("a length that is no whole page", mmap(NULL, bytes - 100, access, anonymous, -1, 0), bytes, 6);

@@ -16,7 +16,7 @@ use terrace_live::workers::idle_priority;
 
 use crate::malloc::{self, blocks};
 use crate::sanitizers::hand_on;
-use crate::{mapping, state, words};
+use crate::{mapping, populate, state, words};
 
 /// Whether any of a large block was ever changed. Who frees a block that another thread has changed was
 /// told of it since: no order is needed here.
@@ -62,6 +62,12 @@ pub(crate) fn advised(start: usize, len: usize, advice: c_int) {
     }
 }
 
+/// It is about to lock a range: each page when it is touched, where the flags of `mlock2` say so.
+pub(crate) fn locked(start: usize, len: usize, flags: c_uint) {
+    changed(start, len);
+    populate::locks(flags & libc::MLOCK_ONFAULT != 0);
+}
+
 /// It is about to lock all memory, or all that it will map. Blocks that are kept are neither its own nor new.
 pub(crate) fn all_changed() {
     CHANGED.store(true, Relaxed);
@@ -78,7 +84,7 @@ pub(crate) fn all_changed() {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlock(at: *const c_void, len: usize) -> c_int {
     hand_on!(c"mlock", at => *const c_void, len => usize; c_int);
-    changed(at as usize, len);
+    locked(at as usize, len, 0);
     // SAFETY: what the program asked for.
     let result = unsafe { sys::raw(libc::SYS_mlock, [at as usize, len, 0, 0, 0, 0]) };
     words::returned(result) as c_int
@@ -91,7 +97,12 @@ pub unsafe extern "C" fn mlock(at: *const c_void, len: usize) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlock2(at: *const c_void, len: usize, flags: c_uint) -> c_int {
     hand_on!(c"mlock2", at => *const c_void, len => usize, flags => c_uint; c_int);
-    changed(at as usize, len);
+    if flags == 0 {
+        // By the other call, as the C library does.
+        // SAFETY: the caller's.
+        return unsafe { mlock(at, len) };
+    }
+    locked(at as usize, len, flags);
     // SAFETY: as above.
     let result = unsafe { sys::raw(libc::SYS_mlock2, [at as usize, len, flags as usize, 0, 0, 0]) };
     words::returned(result) as c_int
@@ -132,6 +143,9 @@ pub(crate) unsafe fn protect_by_key(arguments: [usize; 6]) -> c_long {
     // Pages with another key than that of all memory do not leave.
     if result == 0 && matches!(key as c_int, -1 | 0) {
         mapping::was_protected(at, len, access as c_int);
+    }
+    if result == 0 {
+        populate::protected(at, len, access as c_int);
     }
     words::returned(result)
 }

@@ -14,7 +14,7 @@ use terrace_live::sys;
 use terrace_live::workers::idle_priority;
 
 use crate::sanitizers::hand_on;
-use crate::{state, words};
+use crate::{halves, state, words};
 
 /// `linux/seccomp.h`: operations of `seccomp(2)`, and a flag.
 const SET_MODE_STRICT: usize = 0;
@@ -24,6 +24,7 @@ const FILTER_FLAG_TSYNC: usize = 1;
 /// The program is about to call `seccomp(2)`.
 pub(crate) fn seccomp(operation: usize, flags: usize, filter: usize) {
     if operation == SET_MODE_STRICT || operation == SET_MODE_FILTER && filter != 0 {
+        halves::before_filter();
         // Whoever installs it: a process that was forked past the C library does so, too.
         idle_priority::leave_alone();
     }

@@ -6,7 +6,9 @@
 //! | [`state`] | dormant, active, off; and the way from one to the next |
 //! | [`mapping`] | `mmap`, `munmap`: large mappings go into the window |
 //! | [`collapse`] | huge pages that the program asks for |
+//! | [`populate`] | memory that the kernel brings in before a call returns |
 //! | [`remap`] | `mremap` |
+//! | [`halves`] | `mremap` of several mappings under a filter |
 //! | [`seals`] | `mseal`: what the kernel would refuse to unmap |
 //! | [`shmat`] | shared memory in the place of what was mapped |
 //! | [`process_madvise`] | advice by a descriptor of the process |
@@ -48,6 +50,7 @@ mod ending;
 mod filters;
 mod fork_reset;
 mod forking;
+mod halves;
 mod imports;
 mod malloc;
 mod mapped;
@@ -55,6 +58,7 @@ mod mapping;
 mod own_faults;
 mod own_heap;
 mod places;
+mod populate;
 mod process_madvise;
 mod remap;
 mod room;

@@ -21,7 +21,8 @@ use terrace_live::workers::{idle_priority, threads};
 use crate::malloc::{BLOCKS, blocks};
 use crate::sanitizers::hand_on;
 use crate::{
-    attributes, collapse, malloc, mapped, places, remap, room, seals, state, wiped, wipes, words,
+    attributes, collapse, malloc, mapped, places, populate, remap, room, seals, state, wiped,
+    wipes, words,
 };
 
 /// Mappings are placed in the lower half of the window, the allocator's large
@@ -73,7 +74,8 @@ pub(crate) fn place_block(len: usize) -> Option<usize> {
 /// Maps ordinary memory in the window; `None` if it cannot be placed there.
 fn place(half: &Half, len: usize, prot: c_int, flags: c_int) -> Option<usize> {
     let chunks = len.div_ceil(CHUNK);
-    // Populating what exceeds the budget would only be undone.
+    // Populating what exceeds the budget would only be undone. What fits is populated once it is
+    // managed.
     let flags = (flags & !libc::MAP_POPULATE) | libc::MAP_FIXED_NOREPLACE;
     for step in 0..STEPS {
         let at = half.take(chunks)?;
@@ -291,6 +293,7 @@ pub unsafe extern "C" fn mmap(
     {
         if prot == ACCESSIBLE {
             state::mapped(placed, pages);
+            populate::mapped(placed, pages, flags);
         } else {
             state::reserved(placed, pages);
         }
@@ -303,10 +306,13 @@ pub unsafe extern "C" fn mmap(
         if let Some(error) = unsafe { refused_over(request) } {
             return fail(error);
         }
+        // The kernel unmaps what lies there.
+        state::await_child();
     }
     // As in the window.
-    let populates = flags & FIXED != 0 || !managed;
-    let flags = if populates { flags } else { flags & !libc::MAP_POPULATE };
+    let is_populated = flags & FIXED != 0 || !managed;
+    let asked = flags;
+    let flags = if is_populated { flags } else { flags & !libc::MAP_POPULATE };
     // SAFETY: the caller's.
     let map = || unsafe { sys::mmap(at as usize, len, prot, flags, fd, offset) };
     let map = || {
@@ -328,6 +334,9 @@ pub unsafe extern "C" fn mmap(
             mapped::count_roughly();
             places::mapped(mapped, end);
             state::accessible(pages);
+            if !is_populated {
+                populate::mapped(mapped, pages, asked);
+            }
         }
         libc::PROT_NONE if is_ours => {
             mapped::count_roughly();
@@ -376,6 +385,7 @@ pub(crate) unsafe fn map_over(request: [usize; 6]) -> c_long {
     if let Some(error) = unsafe { refused_over(request) } {
         return words::returned(-c_long::from(error));
     }
+    state::await_child();
     let [at, len, ..] = request;
     let map = || {
         // SAFETY: the caller's.
@@ -514,6 +524,7 @@ pub(crate) unsafe fn protect(at: usize, len: usize, prot: c_int) -> c_long {
     let result = room::ask(len, change, |&result| result == -c_long::from(libc::ENOMEM));
     if result == 0 {
         was_protected(at, len, prot);
+        populate::protected(at, len, prot);
     }
     words::returned(result)
 }
@@ -647,6 +658,7 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
 /// As of [`mlockall`].
 pub(crate) unsafe fn lock_all(flags: usize) -> c_long {
     attributes::all_changed();
+    populate::locks(flags as c_int & libc::MCL_ONFAULT != 0);
     // SAFETY: the caller's.
     let result = unsafe { sys::raw(libc::SYS_mlockall, [flags, 0, 0, 0, 0, 0]) };
     // What another thread begins with just now was locked with the rest.

@@ -16,7 +16,7 @@ use terrace_live::sys::{self, PAGE};
 use terrace_live::workers::{idle_priority, threads};
 
 use crate::sanitizers::hand_on;
-use crate::{attributes, mapping, places, room, seals, state, wiped};
+use crate::{attributes, halves, mapping, places, room, seals, state, wiped};
 
 /// Changes a mapping's size, or moves it: `mremap(2)`.
 ///
@@ -125,16 +125,15 @@ unsafe fn resize(
         }
     }
 
-    // The kernel moves several mappings at once, but none that is registered. To find them takes
-    // calls for which the program might be killed where it is under a filter.
-    let by_parts = ours
-        && !idle_priority::is_left_alone()
+    // The kernel moves several mappings at once, but none that is registered.
+    let may_be_parts = ours
         && is_fixed
         && pages == new_pages
         // Of a place that overlaps the kernel refuses all, and parts of it would not.
         && (to >= end || to.saturating_add(pages) <= start)
-        && start.is_multiple_of(PAGE)
-        && is_mapped(start);
+        && start.is_multiple_of(PAGE);
+    // To find them takes calls for which the program might be killed where it is under a filter.
+    let by_parts = may_be_parts && !idle_priority::is_left_alone() && is_mapped(start);
     let is_refused = |&at: &*mut c_void| at == libc::MAP_FAILED && sys::errno() == libc::ENOMEM;
     // Whoever asks for a fixed place loses what is there also where the request is refused.
     let at = if flags & libc::MREMAP_FIXED == 0 {
@@ -152,6 +151,8 @@ unsafe fn resize(
         let broke_off = at == libc::MAP_FAILED && sys::errno() == libc::EFAULT;
         if by_parts && broke_off {
             if would_move(start, end) { move_parts(start, end, flags, to) } else { not_moved() }
+        } else if may_be_parts && broke_off && halves::apply(flags) {
+            halves::move_parts(start, end, flags, to)
         } else {
             at
         }
@@ -220,14 +221,14 @@ fn is_one_mapping(start: usize, end: usize) -> bool {
 }
 
 /// What `mremap` says of a range that it cannot move as a whole.
-fn not_moved() -> *mut c_void {
+pub(crate) fn not_moved() -> *mut c_void {
     // SAFETY: this thread's own variable.
     unsafe { *libc::__errno_location() = libc::EFAULT };
     libc::MAP_FAILED
 }
 
 /// Whether the kernel moves several mappings at once, as it does since Linux 6.17.
-fn are_several_moved() -> bool {
+pub(crate) fn are_several_moved() -> bool {
     const PAGES: usize = 2 * PAGE;
     let Ok(at) = sys::map_private(2 * PAGES) else { return false };
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;

@@ -425,7 +425,9 @@ extern "C" fn concerns_us(
             // SAFETY: as above.
             return unsafe { own_faults::control([word, a2, a3, a4, second_word, a6]) };
         }
-        libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_mbind => attributes::changed(word, a2),
+        libc::SYS_mlock => attributes::locked(word, a2, 0),
+        libc::SYS_mlock2 => attributes::locked(word, a2, a3 as u32),
+        libc::SYS_mbind => attributes::changed(word, a2),
         libc::SYS_set_tid_address => keep(word, size_of::<c_int>()),
         libc::SYS_seccomp => filters::seccomp(word, a2, a3),
         libc::SYS_prctl => filters::control(word, a2, a3),
