@@ -417,8 +417,9 @@ impl Worker<'_> {
         let pager = self.pager;
         let Some(region) = pager.regions.get(staged.id) else { return };
         let word = region.word(staged.page);
-        if error == ENOENT {
-            // The program discarded it; the next touch finds zeros.
+        let is_guard = error == libc::EFAULT && self.pagemap.is_guard(staged.address);
+        if error == ENOENT || is_guard {
+            // The program discarded it; the next touch finds zeros, or a guard that was in no book.
             region.resident.fetch_sub(1, Relaxed);
             pager.release(1);
             word.store(PageState::Fresh.word(), Release);
