@@ -3,7 +3,7 @@
 use core::cmp::Ordering::{Equal, Greater, Less};
 use core::sync::atomic::Ordering::*;
 
-use libc::{EAGAIN, EEXIST, ENOENT};
+use libc::{EAGAIN, EEXIST, EINVAL, ENOENT};
 use terrace_core::{Abort, Action, Bytes, Done, Outcome, Proposal};
 
 use crate::decide::notes::Note;
@@ -34,6 +34,10 @@ pub(crate) const WINDOW: usize = 256;
 /// lasts some 220 µs, and so do the longest waits of the program. Not fewer pages: where one
 /// access in 13 misses, windows would be met by more than one access in a thousand.
 pub(crate) const BACKGROUND_WINDOW: usize = 112;
+
+/// Locked pages that are tried before a round is in vain: where many are, they come one after the other,
+/// in the order in which they were locked. It takes about a millisecond.
+const LOCKED: u64 = 512;
 
 /// A page that is about to move.
 pub(crate) struct Victim {
@@ -102,6 +106,26 @@ impl Worker<'_> {
             return 0;
         }
         ring.clear_marks(slots, pager.uffd());
+        let mut locked = 0;
+        loop {
+            let before = pager.budget.locked();
+            let moved = self.stage_some(ring, room, pace);
+            if moved > 0 {
+                pager.budget.found_unlocked();
+                return moved;
+            }
+            let more = pager.budget.locked() - before;
+            locked += more;
+            let changing = pager.freeze.is_on() || pager.uffd().is_changing();
+            if more == 0 || locked >= LOCKED || changing {
+                return 0;
+            }
+        }
+    }
+
+    /// Moves what of the next victims moves; returns how many pages.
+    fn stage_some(&mut self, ring: &mut StagingRing, room: usize, pace: Pace) -> usize {
+        let pager = self.pager;
         let pays = pager.evict.quiet.pays();
         let most = room.min(if pays { pace.window } else { BATCH });
         let victims = ring.victims.len() + ring.unshared.len();
@@ -185,6 +209,7 @@ impl Worker<'_> {
         let quiet = &self.pager.evict.quiet;
         let mut leaves = Leaves::Timed;
         let (mut runs, mut i, mut moved) = (0, 0, 0);
+        let mut longest = usize::MAX;
         let mut pays = quiet.is_known_to_pay();
         while i < batch.len() && !matches!(leaves, Leaves::UpTo(most) if runs >= most) {
             let untried = matches!(leaves, Leaves::Timed);
@@ -200,12 +225,14 @@ impl Worker<'_> {
                     break;
                 }
             }
-            let run = run_length(&batch[i..]);
+            let run = run_length(&batch[i..]).min(longest);
             let began = if quietly { 0 } else { sys::now() };
-            let (got, tried) = self.move_run(ring, &mut batch[i..i + run], now);
+            let (got, tried, error) = self.move_run(ring, &mut batch[i..i + run], now);
             if tried == 0 {
                 break;
             }
+            // Either all of them are locked, or they do not lie in one mapping of the kernel's.
+            longest = if error == EINVAL { 1 } else { longest.saturating_mul(2) };
             i += tried;
             moved += got;
             runs += 1;
@@ -223,35 +250,40 @@ impl Worker<'_> {
     }
 
     /// Moves consecutive pages into consecutive slots, as far as that goes
-    /// without ado; returns how many were moved, and how many are dealt with: none if the
-    /// address space is changing, and no page leaves.
+    /// without ado; returns how many were moved, how many are dealt with (none if the
+    /// address space is changing, and no page leaves), and what stopped the move.
     fn move_run(
         &self,
         ring: &mut StagingRing,
         run: &mut [Option<Victim>],
         now: u64,
-    ) -> (usize, usize) {
+    ) -> (usize, usize, i32) {
         let moved = self.move_pages(ring, run, now);
         if moved.slots == 0 {
             if let Some(staged) = &run[0] {
                 self.aborted(staged.proposal, Abort::Stale);
             }
-            return (0, 1);
+            return (0, 1, 0);
         }
         if moved.pages == moved.slots {
-            return (moved.pages, moved.pages);
+            return (moved.pages, moved.pages, 0);
         }
         if moved.pages == 0 && moved.error == EAGAIN && self.pager.uffd().is_changing() {
             if let Some(staged) = &run[0] {
                 self.set_word(staged, PageState::Resident);
             }
-            return (0, 0);
+            return (0, 0, EAGAIN);
         }
         if let Some(staged) = &mut run[moved.pages] {
-            self.set_word(staged, PageState::Resident);
-            staged.refused = true;
+            if moved.slots == 1 && moved.error == EINVAL {
+                // It would not move alone either.
+                self.refuse(staged, EINVAL);
+            } else {
+                self.set_word(staged, PageState::Resident);
+                staged.refused = true;
+            }
         }
-        (moved.pages, moved.pages + 1)
+        (moved.pages, moved.pages + 1, moved.error)
     }
 
     /// Moves consecutive pages into consecutive slots. The page that stopped the move stays ours;
@@ -428,6 +460,10 @@ impl Worker<'_> {
             return;
         }
         word.store(PageState::Resident.word(), Release);
+        if error == EINVAL {
+            // Pages do not move between locked memory and other memory.
+            pager.budget.found_locked();
+        }
         pager.stats().counters.demotions_refused.fetch_add(1, Relaxed);
         self.aborted(staged.proposal, Abort::Busy);
     }
