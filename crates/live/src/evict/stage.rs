@@ -648,6 +648,37 @@ mod tests {
         assert_eq!(first_bytes(&memory, &ring), [3; 2]);
     }
 
+    /// They lie one after the other, and a search that was not past them at its end had nobody look for
+    /// room for a while.
+    #[test]
+    fn a_round_goes_on_past_locked_pages_and_counts_them_until_one_leaves() {
+        let memory = Memory::new();
+        let Some(_registered) = registered(&memory, 8) else { return };
+        (0..8).for_each(|page| memory.fill(page, 1));
+        let lock = |page: usize, pages: usize| {
+            // SAFETY: memory of this test's.
+            unsafe { libc::mlock(memory.at(page) as *const libc::c_void, pages * PAGE) == 0 }
+        };
+        if !lock(0, 4) {
+            println!("this user may lock no memory: NOT shown");
+            return;
+        }
+        let pager = memory.pager;
+        let mut worker = Worker::new(pager, MANAGER);
+        let mut ring = pager.evict.ring.lock();
+        ring.victims.extend((0..8).map(|page| memory.demotion(page)));
+        assert_eq!(worker.stage(&mut ring, 2, Pace::BATCH), 2);
+        assert!((0..4).all(|page| state(&memory, page) == PageState::Resident));
+        assert!((4..6).all(|page| matches!(state(&memory, page), PageState::Staged(_))));
+        assert_eq!(pager.stats().counters.demotions_refused.load(Relaxed), 4);
+        assert_eq!(pager.budget.locked(), 0);
+
+        assert!(lock(6, 2));
+        assert_eq!(worker.stage(&mut ring, 2, Pace::BATCH), 0);
+        assert!((6..8).all(|page| state(&memory, page) == PageState::Resident));
+        assert!(pager.budget.locked() >= 2);
+    }
+
     #[test]
     fn nothing_is_chosen_while_a_fork_reads_events() {
         let pager = pager(2);
