@@ -109,7 +109,8 @@ impl Worker<'_> {
         let mut locked = 0;
         loop {
             let before = pager.budget.locked();
-            let moved = self.stage_some(ring, room, pace);
+            // Others are not held for pages that are locked like the last ones.
+            let moved = self.stage_some(ring, room, pace, locked == 0);
             if moved > 0 {
                 pager.budget.found_unlocked();
                 return moved;
@@ -123,8 +124,15 @@ impl Worker<'_> {
         }
     }
 
-    /// Moves what of the next victims moves; returns how many pages.
-    fn stage_some(&mut self, ring: &mut StagingRing, room: usize, pace: Pace) -> usize {
+    /// Moves what of the next victims moves, in a quiet window if that pays and may be; returns how
+    /// many pages.
+    fn stage_some(
+        &mut self,
+        ring: &mut StagingRing,
+        room: usize,
+        pace: Pace,
+        may_hold: bool,
+    ) -> usize {
         let pager = self.pager;
         let pays = pager.evict.quiet.pays();
         let most = room.min(if pays { pace.window } else { BATCH });
@@ -142,7 +150,7 @@ impl Worker<'_> {
             self.warm(batch);
         }
         let now = sys::now();
-        let mut moved = self.move_batch(ring, batch, now);
+        let mut moved = self.move_batch(ring, batch, now, may_hold);
         for staged in batch {
             if staged.as_ref().is_some_and(|s| s.refused) {
                 moved += self.stage_one(ring, staged, now);
@@ -197,7 +205,13 @@ impl Worker<'_> {
     /// Moves what of a sorted batch moves at once, in a quiet window if that
     /// pays; returns how many pages. Those that did not move are marked. Where a window
     /// would pay and does not open, most of them wait for the next round.
-    fn move_batch(&self, ring: &mut StagingRing, batch: &mut [Option<Victim>], now: u64) -> usize {
+    fn move_batch(
+        &self,
+        ring: &mut StagingRing,
+        batch: &mut [Option<Victim>],
+        now: u64,
+        may_hold: bool,
+    ) -> usize {
         // Before the window: within it, nobody else might give the lock back.
         let mut reading = self.no_events();
         if reading.is_none() {
@@ -208,16 +222,17 @@ impl Worker<'_> {
         }
         let quiet = &self.pager.evict.quiet;
         let mut leaves = Leaves::Timed;
-        let (mut runs, mut i, mut moved) = (0, 0, 0);
+        let (mut runs, mut tries, mut i, mut moved) = (0, 0, 0, 0);
         let mut longest = usize::MAX;
         let mut pays = quiet.is_known_to_pay();
         while i < batch.len() && !matches!(leaves, Leaves::UpTo(most) if runs >= most) {
             let untried = matches!(leaves, Leaves::Timed);
             if pays && untried && has_runs(&batch[i..], WORTHWHILE) {
-                leaves = quiet.window().map_or(Leaves::UpTo(runs + RUNS), Leaves::Quietly);
+                let window = if may_hold { quiet.window() } else { None };
+                leaves = window.map_or(Leaves::UpTo(runs + RUNS), Leaves::Quietly);
             }
             let quietly = matches!(leaves, Leaves::Quietly(_));
-            if !quietly && runs > 0 && runs % RUNS == 0 {
+            if !quietly && tries > 0 && tries % RUNS == 0 {
                 // No fault is read either while it is held.
                 drop(reading);
                 reading = self.no_events();
@@ -225,7 +240,7 @@ impl Worker<'_> {
                     break;
                 }
             }
-            let run = run_length(&batch[i..]).min(longest);
+            let run = run_length(&batch[i..batch.len().min(i.saturating_add(longest))]);
             let began = if quietly { 0 } else { sys::now() };
             let (got, tried, error) = self.move_run(ring, &mut batch[i..i + run], now);
             if tried == 0 {
@@ -235,7 +250,9 @@ impl Worker<'_> {
             longest = if error == EINVAL { 1 } else { longest.saturating_mul(2) };
             i += tried;
             moved += got;
-            runs += 1;
+            tries += 1;
+            // What does not move interrupts nobody.
+            runs += usize::from(got > 0);
             if !quietly && got > 0 {
                 pays = quiet.moved(sys::now() - began);
             }
