@@ -148,7 +148,8 @@ impl Worker<'_> {
             let in_vain = search.is_over(sys::now);
             if in_vain || pager.freeze.is_on() || !pager.may_leave() {
                 // Spare the next faults the search, for longer each time.
-                if in_vain && (search.has_tried_all() || pager.budget.is_late_again()) {
+                let own = pager.resident().saturating_sub(pager.budget.share.common());
+                if in_vain && (search.has_tried_all() || pager.budget.is_late_again(own)) {
                     pager.budget.rest(sys::now());
                 }
                 pager.reserve_over(pages);

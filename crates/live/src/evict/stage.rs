@@ -3,7 +3,7 @@
 use core::cmp::Ordering::{Equal, Greater, Less};
 use core::sync::atomic::Ordering::*;
 
-use libc::{EAGAIN, EEXIST, ENOENT};
+use libc::{EAGAIN, EEXIST, EINVAL, ENOENT};
 use terrace_core::{Abort, Action, Bytes, Done, Outcome, Proposal};
 
 use crate::decide::notes::Note;
@@ -34,6 +34,10 @@ pub(crate) const WINDOW: usize = 256;
 /// lasts some 220 µs, and so do the longest waits of the program. Not fewer pages: where one
 /// access in 13 misses, windows would be met by more than one access in a thousand.
 pub(crate) const BACKGROUND_WINDOW: usize = 112;
+
+/// Locked pages that are tried before a round is in vain: where many are, they come one after the other,
+/// in the order in which they were locked. It takes about a millisecond.
+const LOCKED: u64 = 512;
 
 /// A page that is about to move.
 pub(crate) struct Victim {
@@ -102,6 +106,34 @@ impl Worker<'_> {
             return 0;
         }
         ring.clear_marks(slots, pager.uffd());
+        let mut locked = 0;
+        loop {
+            let before = pager.budget.locked();
+            // Others are not held for pages that are locked like the last ones.
+            let moved = self.stage_some(ring, room, pace, locked == 0);
+            if moved > 0 {
+                pager.budget.found_unlocked();
+                return moved;
+            }
+            let more = pager.budget.locked() - before;
+            locked += more;
+            let changing = pager.freeze.is_on() || pager.uffd().is_changing();
+            if more == 0 || locked >= LOCKED || changing {
+                return 0;
+            }
+        }
+    }
+
+    /// Moves what of the next victims moves, in a quiet window if that pays and may be; returns how
+    /// many pages.
+    fn stage_some(
+        &mut self,
+        ring: &mut StagingRing,
+        room: usize,
+        pace: Pace,
+        may_hold: bool,
+    ) -> usize {
+        let pager = self.pager;
         let pays = pager.evict.quiet.pays();
         let most = room.min(if pays { pace.window } else { BATCH });
         let victims = ring.victims.len() + ring.unshared.len();
@@ -118,7 +150,7 @@ impl Worker<'_> {
             self.warm(batch);
         }
         let now = sys::now();
-        let mut moved = self.move_batch(ring, batch, now);
+        let mut moved = self.move_batch(ring, batch, now, may_hold);
         for staged in batch {
             if staged.as_ref().is_some_and(|s| s.refused) {
                 moved += self.stage_one(ring, staged, now);
@@ -173,7 +205,13 @@ impl Worker<'_> {
     /// Moves what of a sorted batch moves at once, in a quiet window if that
     /// pays; returns how many pages. Those that did not move are marked. Where a window
     /// would pay and does not open, most of them wait for the next round.
-    fn move_batch(&self, ring: &mut StagingRing, batch: &mut [Option<Victim>], now: u64) -> usize {
+    fn move_batch(
+        &self,
+        ring: &mut StagingRing,
+        batch: &mut [Option<Victim>],
+        now: u64,
+        may_hold: bool,
+    ) -> usize {
         // Before the window: within it, nobody else might give the lock back.
         let mut reading = self.no_events();
         if reading.is_none() {
@@ -184,15 +222,17 @@ impl Worker<'_> {
         }
         let quiet = &self.pager.evict.quiet;
         let mut leaves = Leaves::Timed;
-        let (mut runs, mut i, mut moved) = (0, 0, 0);
+        let (mut runs, mut tries, mut i, mut moved) = (0, 0, 0, 0);
+        let mut longest = usize::MAX;
         let mut pays = quiet.is_known_to_pay();
         while i < batch.len() && !matches!(leaves, Leaves::UpTo(most) if runs >= most) {
             let untried = matches!(leaves, Leaves::Timed);
             if pays && untried && has_runs(&batch[i..], WORTHWHILE) {
-                leaves = quiet.window().map_or(Leaves::UpTo(runs + RUNS), Leaves::Quietly);
+                let window = if may_hold { quiet.window() } else { None };
+                leaves = window.map_or(Leaves::UpTo(runs + RUNS), Leaves::Quietly);
             }
             let quietly = matches!(leaves, Leaves::Quietly(_));
-            if !quietly && runs > 0 && runs % RUNS == 0 {
+            if !quietly && tries > 0 && tries % RUNS == 0 {
                 // No fault is read either while it is held.
                 drop(reading);
                 reading = self.no_events();
@@ -200,15 +240,19 @@ impl Worker<'_> {
                     break;
                 }
             }
-            let run = run_length(&batch[i..]);
+            let run = run_length(&batch[i..batch.len().min(i.saturating_add(longest))]);
             let began = if quietly { 0 } else { sys::now() };
-            let (got, tried) = self.move_run(ring, &mut batch[i..i + run], now);
+            let (got, tried, error) = self.move_run(ring, &mut batch[i..i + run], now);
             if tried == 0 {
                 break;
             }
+            // Either all of them are locked, or they do not lie in one mapping of the kernel's.
+            longest = if error == EINVAL { 1 } else { longest.saturating_mul(2) };
             i += tried;
             moved += got;
-            runs += 1;
+            tries += 1;
+            // What does not move interrupts nobody.
+            runs += usize::from(got > 0);
             if !quietly && got > 0 {
                 pays = quiet.moved(sys::now() - began);
             }
@@ -223,35 +267,40 @@ impl Worker<'_> {
     }
 
     /// Moves consecutive pages into consecutive slots, as far as that goes
-    /// without ado; returns how many were moved, and how many are dealt with: none if the
-    /// address space is changing, and no page leaves.
+    /// without ado; returns how many were moved, how many are dealt with (none if the
+    /// address space is changing, and no page leaves), and what stopped the move.
     fn move_run(
         &self,
         ring: &mut StagingRing,
         run: &mut [Option<Victim>],
         now: u64,
-    ) -> (usize, usize) {
+    ) -> (usize, usize, i32) {
         let moved = self.move_pages(ring, run, now);
         if moved.slots == 0 {
             if let Some(staged) = &run[0] {
                 self.aborted(staged.proposal, Abort::Stale);
             }
-            return (0, 1);
+            return (0, 1, 0);
         }
         if moved.pages == moved.slots {
-            return (moved.pages, moved.pages);
+            return (moved.pages, moved.pages, 0);
         }
         if moved.pages == 0 && moved.error == EAGAIN && self.pager.uffd().is_changing() {
             if let Some(staged) = &run[0] {
                 self.set_word(staged, PageState::Resident);
             }
-            return (0, 0);
+            return (0, 0, EAGAIN);
         }
         if let Some(staged) = &mut run[moved.pages] {
-            self.set_word(staged, PageState::Resident);
-            staged.refused = true;
+            if moved.slots == 1 && moved.error == EINVAL {
+                // It would not move alone either.
+                self.refuse(staged, EINVAL);
+            } else {
+                self.set_word(staged, PageState::Resident);
+                staged.refused = true;
+            }
         }
-        (moved.pages, moved.pages + 1)
+        (moved.pages, moved.pages + 1, moved.error)
     }
 
     /// Moves consecutive pages into consecutive slots. The page that stopped the move stays ours;
@@ -417,8 +466,9 @@ impl Worker<'_> {
         let pager = self.pager;
         let Some(region) = pager.regions.get(staged.id) else { return };
         let word = region.word(staged.page);
-        if error == ENOENT {
-            // The program discarded it; the next touch finds zeros.
+        let is_guard = error == libc::EFAULT && self.pagemap.is_guard(staged.address);
+        if error == ENOENT || is_guard {
+            // The program discarded it; the next touch finds zeros, or a guard that was in no book.
             region.resident.fetch_sub(1, Relaxed);
             pager.release(1);
             word.store(PageState::Fresh.word(), Release);
@@ -427,6 +477,10 @@ impl Worker<'_> {
             return;
         }
         word.store(PageState::Resident.word(), Release);
+        if error == EINVAL {
+            // Pages do not move between locked memory and other memory.
+            pager.budget.found_locked();
+        }
         pager.stats().counters.demotions_refused.fetch_add(1, Relaxed);
         self.aborted(staged.proposal, Abort::Busy);
     }
@@ -609,6 +663,37 @@ mod tests {
         ring.victims.extend((0..2).map(|page| memory.demotion(page)));
         assert_eq!(worker.stage(&mut ring, 8, Pace::BATCH), 2);
         assert_eq!(first_bytes(&memory, &ring), [3; 2]);
+    }
+
+    /// They lie one after the other, and a search that was not past them at its end had nobody look for
+    /// room for a while.
+    #[test]
+    fn a_round_goes_on_past_locked_pages_and_counts_them_until_one_leaves() {
+        let memory = Memory::new();
+        let Some(_registered) = registered(&memory, 8) else { return };
+        (0..8).for_each(|page| memory.fill(page, 1));
+        let lock = |page: usize, pages: usize| {
+            // SAFETY: memory of this test's.
+            unsafe { libc::mlock(memory.at(page) as *const libc::c_void, pages * PAGE) == 0 }
+        };
+        if !lock(0, 4) {
+            println!("this user may lock no memory: NOT shown");
+            return;
+        }
+        let pager = memory.pager;
+        let mut worker = Worker::new(pager, MANAGER);
+        let mut ring = pager.evict.ring.lock();
+        ring.victims.extend((0..8).map(|page| memory.demotion(page)));
+        assert_eq!(worker.stage(&mut ring, 2, Pace::BATCH), 2);
+        assert!((0..4).all(|page| state(&memory, page) == PageState::Resident));
+        assert!((4..6).all(|page| matches!(state(&memory, page), PageState::Staged(_))));
+        assert_eq!(pager.stats().counters.demotions_refused.load(Relaxed), 4);
+        assert_eq!(pager.budget.locked(), 0);
+
+        assert!(lock(6, 2));
+        assert_eq!(worker.stage(&mut ring, 2, Pace::BATCH), 0);
+        assert!((6..8).all(|page| state(&memory, page) == PageState::Resident));
+        assert!(pager.budget.locked() >= 2);
     }
 
     #[test]

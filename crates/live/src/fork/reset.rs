@@ -110,6 +110,10 @@ const UNCHANGED: &[(&str, &str, &str)] = &[
 #[cfg(test)]
 const RESET_FIELDS: &[(&str, &str)] = &[
     ("bell.asleep", "the manager is not here"),
+    ("budget.late", "no search of its own was in vain: `Budget::forked`"),
+    ("budget.locked", "locks are not inherited: `Budget::forked`"),
+    ("budget.nothing_leaves", "the same"),
+    ("budget.pinned_for", "the same"),
     ("budget.share", "a share of its own: `Share::forked`"),
     ("commands", "nor is who asked"),
     ("decide.decider", "lock"),
@@ -147,9 +151,7 @@ const UNCHANGED_FIELDS: &[(&str, &str)] = &[
     ("anchor", "one page, emptied by the kernel, and written anew when the child manages"),
     ("bell.rings", "only counted up"),
     ("budget.granted", "what the parent may hold, until the child has a share of its own"),
-    ("budget.nothing_leaves", "a time, soon over"),
-    ("budget.pinned_for", "a time"),
-    ("budget.late", "of the last search: the next one of its own says it anew"),
+    ("budget.pinned_up_to", "set anew by each rest"),
     ("budget.resident", "the child has the same pages"),
     ("clock", "set once"),
     ("config", "set once"),
@@ -234,6 +236,7 @@ impl Pager {
         // No thread uses what was taken out.
         self.regions.reclaim(u64::MAX);
         self.evict.unsharing.store(0, Relaxed);
+        self.budget.forked();
         self.huge.after_fork(self);
         self.decide.decider.lock().forked(self);
         *self.fork.children.lock() = Children::new();

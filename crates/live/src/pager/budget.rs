@@ -1,7 +1,7 @@
 //! The budget: how many pages may be resident, and are. Room is taken before a page comes in, and given
 //! back after it has left.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use crate::broker::member::{FLOOR, Share};
 use crate::config::Counted;
@@ -17,6 +17,12 @@ const LEAST_PART: u64 = 8;
 /// is resident is locked or pinned. Twice as long each time, up to so many times as long.
 const PINNED_FOR: u64 = 5_000_000;
 const PINNED_FOR_MOST: u64 = 50 * PINNED_FOR;
+/// So many pages may come in meanwhile, or a 32nd of the budget, at first: what has come can leave. As
+/// many times as many where the rest is longer, for what has come may be locked, too.
+const PINNED_UP_TO: u64 = 64;
+/// So many searches in a row may take long before it is believed that nothing can leave, although
+/// not all pages were tried. Where others want the processors, each takes as long as they like.
+const LATE_MOST: u32 = 16;
 
 /// What the process may have resident, and has.
 pub struct Budget {
@@ -27,10 +33,15 @@ pub struct Budget {
     resident: AtomicU64,
     /// Until when (ns) nothing need be tried: all that is resident is pinned.
     nothing_leaves: AtomicU64,
+    /// Unless more pages than this are resident by then.
+    pinned_up_to: AtomicU64,
     /// How long that will be the next time (ns).
     pinned_for: AtomicU64,
-    /// Whether the last search ended because it took long, and none has found anything since.
-    late: AtomicBool,
+    /// Searches that ended because they took long, since one has found something.
+    late: AtomicU32,
+    /// Pages that were tried and are locked, since one has left. Whoever holds the staging ring
+    /// counts them.
+    locked: AtomicU64,
 }
 
 impl Budget {
@@ -41,30 +52,59 @@ impl Budget {
             granted: AtomicU64::new(pages),
             resident: AtomicU64::new(0),
             nothing_leaves: AtomicU64::new(0),
+            pinned_up_to: AtomicU64::new(0),
             pinned_for: AtomicU64::new(0),
-            late: AtomicBool::new(false),
+            late: AtomicU32::new(0),
+            locked: AtomicU64::new(0),
         }
     }
-    /// Nothing could leave: spares the next faults the search, for longer each time.
+    /// Nothing could leave: spares the next faults the search, for longer each time, and until some
+    /// pages have come in. Those can leave, and would pile up otherwise: a program that locks and
+    /// unlocks memory all the time had four times its budget.
     pub(crate) fn rest(&self, now: u64) {
         let rest = self.pinned_for.load(Relaxed).clamp(PINNED_FOR, PINNED_FOR_MOST);
         self.pinned_for.store(rest * 2, Relaxed);
+        let some = PINNED_UP_TO.max(self.granted.load(Relaxed) / 32);
+        let come = some * (rest / PINNED_FOR);
+        self.pinned_up_to.store(self.resident.load(Relaxed) + come, Relaxed);
         self.nothing_leaves.store(now + rest, Relaxed);
     }
     /// Something has left.
     pub(crate) fn something_leaves(&self) {
         self.pinned_for.store(0, Relaxed);
-        self.late.store(false, Relaxed);
+        self.late.store(0, Relaxed);
     }
-    /// A search ended because it took long; whether the one before did so, too, and none has found
-    /// anything since. After one alone it is not known that nothing could leave: its processor may
-    /// have been taken by another program after its first round.
-    pub(crate) fn is_late_again(&self) -> bool {
-        self.late.swap(true, Relaxed)
+    /// A search ended because it took long; whether nothing can leave, as far as is known. After one
+    /// alone it is not: its processor may have been taken by another program after its first round.
+    /// Nor as long as pages were locked and others of these (so many are this process's alone) are
+    /// still to be tried.
+    pub(crate) fn is_late_again(&self, pages: u64) -> bool {
+        let before = self.late.fetch_add(1, Relaxed);
+        let locked = self.locked.load(Relaxed);
+        before >= LATE_MOST || before > 0 && (locked == 0 || locked >= pages)
+    }
+    /// A page that was to leave is locked.
+    pub(crate) fn found_locked(&self) {
+        self.locked.fetch_add(1, Relaxed);
+    }
+    /// How many of those that were to leave are locked, since one has left.
+    pub(crate) fn locked(&self) -> u64 {
+        self.locked.load(Relaxed)
+    }
+    /// A page has left.
+    pub(crate) fn found_unlocked(&self) {
+        self.locked.store(0, Relaxed);
+    }
+    /// In a forked child: it inherits no locks.
+    pub(crate) fn forked(&self) {
+        self.something_leaves();
+        self.found_unlocked();
+        self.nothing_leaves.store(0, Relaxed);
     }
     /// Whether the last search for what could leave was in vain, just now.
     fn is_resting(&self, now: u64) -> bool {
         self.nothing_leaves.load(Relaxed) > now
+            && self.resident.load(Relaxed) <= self.pinned_up_to.load(Relaxed)
     }
 }
 
@@ -221,12 +261,47 @@ mod tests {
     }
 
     #[test]
+    fn a_rest_is_over_when_pages_have_come_that_can_leave() {
+        for (granted, some) in [(1000, PINNED_UP_TO), (32_000, 1000)] {
+            let budget = Budget::new(Share::default(), granted);
+            budget.resident.store(granted + 7, Relaxed);
+            for times in [1, 2, 4] {
+                budget.rest(7);
+                budget.resident.fetch_add(times * some, Relaxed);
+                assert!(budget.is_resting(8));
+                budget.resident.fetch_add(1, Relaxed);
+                assert!(!budget.is_resting(8));
+            }
+        }
+        let budget = Budget::new(Share::default(), 1000);
+        budget.rest(7);
+        budget.forked();
+        assert!(!budget.is_resting(8), "a child inherits no locks");
+    }
+
+    #[test]
     fn one_search_that_took_long_does_not_say_that_nothing_can_leave() {
         let (share, _) = Share::begin(1 << 30);
         let budget = Budget::new(share, 1000);
-        assert_eq!([(); 3].map(|()| budget.is_late_again()), [false, true, true]);
+        assert_eq!([(); 3].map(|()| budget.is_late_again(1000)), [false, true, true]);
         budget.something_leaves();
-        assert!(!budget.is_late_again());
+        assert!(!budget.is_late_again(1000));
+    }
+
+    /// Beside others that want the processors, a search ends after its first round, and those that lie
+    /// behind the pages that it has tried may not be locked.
+    #[test]
+    fn nothing_can_leave_only_when_all_pages_were_tried_or_many_searches_took_long() {
+        let budget = Budget::new(Share::default(), 1000);
+        (0..9).for_each(|_| budget.found_locked());
+        assert_eq!([(); 3].map(|()| budget.is_late_again(10)), [false; 3]);
+        budget.found_locked();
+        assert!(budget.is_late_again(10));
+        budget.found_unlocked();
+        budget.something_leaves();
+        budget.found_locked();
+        let believed = (0..100).position(|_| budget.is_late_again(10));
+        assert_eq!(believed, Some(LATE_MOST as usize));
     }
 
     #[test]
