@@ -4,7 +4,7 @@ use serde::Serialize;
 use terrace_core::{Cycles, Nanos};
 use terrace_economics::managing::Managing;
 use terrace_economics::{Calibration, Mode};
-use terrace_profile::{Estimate, Key, Policy, Profile, SLOT, Section, WalkTime};
+use terrace_profile::{Estimate, Key, Policy, Profile, SLOT, WalkTime, live};
 
 /// Base pages of a huge page.
 const BASES: u64 = 512;
@@ -44,11 +44,9 @@ impl Worth {
             let averted = here(averted, profile.walk_time);
             (Managing::new(averted, pages, plain_fault, prices), pages)
         };
-        let rules = profile.rules.iter().filter(|rule| {
-            rule.section == Section::Mmap
-                && rule.policy == Policy::Huge
-                && rule.survives_randomisation()
-        });
+        // A rule that an earlier one hides brings nothing, however much it says.
+        let rules = live::in_force(&profile.rules).into_iter();
+        let rules = rules.filter(|rule| rule.policy == Policy::Huge);
         let ruled = rules.filter_map(|rule| rule.averted).max().map(|averted| {
             let of_one =
                 Estimate::new(averted, Cycles::ZERO, 1, profile.horizon, WalkTime::Elapsed);
@@ -220,5 +218,19 @@ mod tests {
         assert!(!of(49_000_000).at_once);
         let pays = of(49_300_000);
         assert!(pays.at_once && pays.pages == 512, "{pays:?}");
+    }
+
+    #[test]
+    fn a_rule_that_never_comes_to_anything_brings_nothing() {
+        for text in [
+            "huge,mmap,0\neager,mmap,1\nhuge,mmap,900000000\n",
+            "huge,mmap,5\nhuge,mmap,900000000,prot,=,1\n",
+            "huge,mmap,5\nhuge,mmap,900000000,addr,>,0\n",
+            "huge,mmap,5,flags,=,34\nhuge,mmap,900000000,len,>,9\n",
+        ] {
+            let profile = cbmm::import("a.csv", text, Nanos::SECOND, Frequency::ghz(2.0));
+            let worth = worth(&profile.expect("good"), Mode::Enforce);
+            assert!(!worth.at_once && worth.averts < Nanos(5), "{text}: {worth:?}");
+        }
     }
 }
