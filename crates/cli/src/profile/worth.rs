@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use terrace_core::{Cycles, Nanos};
-use terrace_economics::managing::Managing;
+use terrace_economics::managing::{Managing, PLAIN_FAULT};
 use terrace_economics::{Calibration, Mode};
 use terrace_profile::{Estimate, Key, Policy, Profile, SLOT, WalkTime, live};
 
@@ -18,6 +18,10 @@ pub(crate) struct Worth {
     costs: Nanos,
     /// Base pages that these are.
     pages: u64,
+    /// What a first touch took without Terrace when it was measured, before the run.
+    plain_fault: Nanos,
+    /// Whether that cannot be right, and a built-in time counts in its place.
+    plain_fault_assumed: bool,
     /// Whether the first surely outweighs the second.
     pays: bool,
     /// Whether memory is managed from the first large mapping on. Otherwise as without a profile: as soon
@@ -61,6 +65,8 @@ impl Worth {
             averts: time(managing.brings),
             costs: time(managing.costs),
             pages,
+            plain_fault,
+            plain_fault_assumed: managing.assumed,
             pays,
             at_once: pays || mode != Mode::Enforce,
         }
@@ -68,10 +74,18 @@ impl Worth {
 
     /// What is said of it.
     pub(crate) fn line(&self) -> String {
-        let Self { averts, costs, pages, .. } = self;
+        let Self { averts, costs, pages, plain_fault, .. } = self;
+        let assumed = if self.plain_fault_assumed {
+            format!(
+                " (the kernel's own took {plain_fault} when it was measured, too long beside one in managed \
+                 memory: {PLAIN_FAULT} at most are assumed)"
+            )
+        } else {
+            String::new()
+        };
         let sides = format!(
             "huge pages avert {averts} of page walks at least, and managing {} takes {costs} more at \
-             most",
+             most{assumed}",
             crate::output::counted(*pages, "page that is touched", "pages that are touched")
         );
         match (self.at_once, self.pays) {
@@ -193,6 +207,21 @@ mod tests {
         assert!(!less.pays && !less.at_once, "{less:?}");
         let shadow = worth(&recorded(73_600_000, ""), Mode::Shadow);
         assert!(!shadow.pays && shadow.at_once && shadow.line().contains("nothing is refused"));
+    }
+
+    /// A machine that is busy for a moment must not have a profile used that does not pay.
+    #[test]
+    fn a_plain_fault_that_cannot_be_right_is_told() {
+        let (prices, plain_fault) = prices();
+        let profile = recorded(6_000_000, "");
+        let of = |plain_fault| Worth::of(&profile, Mode::Enforce, plain_fault, &prices);
+        let busy = of(Nanos(15_156));
+        assert!(
+            busy.plain_fault_assumed && !busy.pays && busy.costs > Nanos::millis(60),
+            "{busy:?}"
+        );
+        assert!(busy.line().contains("are assumed"), "{}", busy.line());
+        assert!(!of(plain_fault).line().contains("assumed"));
     }
 
     #[test]
