@@ -89,7 +89,7 @@ fn hides(outer: &Rule, inner: &Rule) -> bool {
         let (from, to) = inner[quantity as usize].unwrap_or((0, u64::MAX));
         match values(quantity) {
             Some(values) => {
-                let mut held = values.iter().filter(|value| (from..=to).contains(value));
+                let mut held = values.iter().filter(|&value| (from..=to).contains(value));
                 held.all(|value| (low..=high).contains(value))
             }
             None => {
@@ -116,6 +116,7 @@ pub fn in_force(rules: &[Rule]) -> Vec<&Rule> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrace_core::Cycles;
 
     fn rules(text: &str) -> Vec<Rule> {
         crate::cbmm::rules("a.csv", text).expect("rules")
@@ -171,7 +172,7 @@ mod tests {
     fn rules_that_never_come_to_anything_are_not_in_force() {
         let of = |text: &str| {
             let rules = rules(text);
-            let averted = in_force(&rules).into_iter().map(|rule| rule.averted.map(|a| a.get()));
+            let averted = in_force(&rules).into_iter().map(|rule| rule.averted.map(Cycles::get));
             averted.collect::<Vec<_>>()
         };
         assert_eq!(of("huge,mmap,0\neager,mmap,1\nhuge,mmap,9"), [Some(0), None]);
