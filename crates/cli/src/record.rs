@@ -134,7 +134,7 @@ impl Args {
         let name = self.program[0].to_string_lossy();
         tell(&name, summary.as_ref());
         if accesses == 0 {
-            return Err(Failure::failed("nothing was recorded: is it an x86-64 program?"));
+            return Err(recorder::nothing_recorded(&self.program[0], end));
         }
         Ok(exit_code(end))
     }

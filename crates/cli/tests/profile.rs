@@ -236,6 +236,17 @@ fn profiles_go_to_cbmm_s_format_and_back_and_merge() {
     let idle = terrace().args(["--json", "profile", "import", "--horizon=1s", "-o"]).arg(&copy);
     let document = json(idle.arg(&csv), 0);
     assert_eq!((&document["never"], &document["hidden"]), (&vec![1].into(), &vec![3].into()));
+    assert_eq!(document["not_in_a_run"], serde_json::json!([]));
+    // What holds for no mapping of a run is named, and by what.
+    fs::write(&csv, "huge,mmap,7,prot,=,3\nhuge,mmap,7,prot,=,1\nhuge,mmap,8,off,>,0\n").unwrap();
+    let nowhere = |json: &[&str]| {
+        let import = terrace().args(json).args(["profile", "import", "--horizon=1s", "-o"]);
+        import.arg(&copy).arg(&csv).output().unwrap()
+    };
+    let document: serde_json::Value = serde_json::from_slice(&nowhere(&["--json"]).stdout).unwrap();
+    assert_eq!(document["not_in_a_run"], serde_json::json!([2, 3]));
+    let said = String::from_utf8_lossy(&nowhere(&[]).stderr).into_owned();
+    assert!(said.contains("rule 2 by `prot` (") && said.contains("rule 3 by `off` ("), "{said}");
 
     // What a file says of a program does not command the terminal.
     let bare = fs::read_to_string(&plain).unwrap();

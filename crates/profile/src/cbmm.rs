@@ -181,7 +181,7 @@ impl Rule {
 
     /// From where to where each quantity may be, in the order of [`Quantity::ALL`], if it is asked
     /// for; nothing if no value fulfils all conditions.
-    fn bounds(&self) -> Option<[Option<(u64, u64)>; 7]> {
+    pub(crate) fn bounds(&self) -> Option<[Option<(u64, u64)>; 7]> {
         let mut bounds = [None; 7];
         for &Condition { quantity, compare, value } in &self.conditions {
             let (low, high) = match compare {

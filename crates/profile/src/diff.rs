@@ -12,7 +12,8 @@ pub struct Difference {
     pub before: Cycles,
     /// What the second averts.
     pub after: Cycles,
-    /// Of the first's, what lies where the second averts something, too.
+    /// Of the first's, what lies where the second averts something, too, in as many of the mappings of a name
+    /// as the second has.
     pub matched: Cycles,
     /// Of the first's, what lies in regions of keys that the second has.
     pub keys_matched: Cycles,
@@ -45,7 +46,14 @@ impl Difference {
             let other = after.region(&region.key);
             if let Some(other) = other {
                 keys_matched += region.total();
-                matched += region.times(common(&region.ranges, &other.ranges));
+                let matches = region.times(common(&region.ranges, &other.ranges));
+                // As in a run: where there are fewer mappings of the name, the others match nothing.
+                let (there, of) = (other.each_run(), region.each_run());
+                matched += if there < of {
+                    Cycles::from_f64(matches.as_f64() * there / of)
+                } else {
+                    matches
+                };
             }
             regions.push(RegionDifference {
                 key: region.key.clone(),
@@ -121,5 +129,20 @@ mod tests {
         assert_eq!(difference.regions[0].key, Key::Heap, "what differs most comes first");
         let back = Difference::new(&other, &profile);
         assert_eq!(back.share(), Some(1.0), "what the other has is all in the first");
+    }
+
+    /// As in a run that maps a name less often than the profiled one did.
+    #[test]
+    fn mappings_that_the_other_does_not_have_do_not_match() {
+        let profile = example();
+        let mut other = example();
+        assert_eq!((other.regions[1].seen, other.regions[1].instances), (1, 3));
+        other.regions[1].instances = 1;
+        let difference = Difference::new(&profile, &other);
+        let lost = 2 * 64 * 2_000;
+        assert_eq!(difference.matched, Cycles(profile.total().get() - lost));
+        assert_eq!(difference.keys_matched, profile.total());
+        let back = Difference::new(&other, &profile);
+        assert_eq!(back.share(), Some(1.0), "it has all of them");
     }
 }

@@ -11,6 +11,7 @@
 //! | [`profile`] | the profile: regions, ranges, benefits with their horizon |
 //! | [`text`] | the file format, and why a file is refused |
 //! | [`cbmm`] | CBMM's CSV, read and written |
+//! | [`live`] | what rules can look at in a run, and which of them come to anything there |
 //! | [`mod@merge`] | several runs become one profile, with confidence |
 //! | [`diff`] | how much of one profile's benefit another has as well |
 //! | [`mod@refine`] | walks that were counted take the place of simulated ones |
@@ -20,6 +21,7 @@
 pub mod cbmm;
 pub mod diff;
 pub mod key;
+pub mod live;
 pub mod merge;
 pub mod perf_stat;
 pub mod picture;

@@ -31,15 +31,17 @@ impl Sums {
     /// What all runs together say; nothing if none says anything.
     fn range(&self, offset: Bytes, end: Bytes, runs: f64) -> Option<Range> {
         let mean = self.averted / runs;
+        let averted = Cycles::from_f64(mean.floor());
         let variance =
             if runs > 1.0 { (self.squares - runs * mean * mean) / (runs - 1.0) } else { 0.0 };
         self.any.then(|| Range {
             offset,
             len: end - offset,
             // Rounded down, as all of them together are no more than the walks.
-            averted: Cycles::from_f64(mean.floor()),
+            averted,
             deviation: Cycles::from_f64(variance.max(0.0).sqrt()),
-            touched: (self.touched / runs).round() as u32,
+            // What averts walks was touched, if in few of the runs.
+            touched: ((self.touched / runs).round() as u32).max(u32::from(!averted.is_zero())),
         })
     }
 }
@@ -219,6 +221,18 @@ mod tests {
         assert_eq!((ranges[1].averted, ranges[1].touched), (Cycles(250), 256));
         assert_eq!(ranges[1].deviation, Cycles(354), "500 and 0");
         assert_eq!((merged.runs, merged.regions[0].seen), (2, 2));
+    }
+
+    /// A file in which what is not touched averts walks is refused.
+    #[test]
+    fn what_few_of_the_runs_touched_is_not_rounded_to_nothing() {
+        let mut one = run(&[1000]);
+        one.regions[0].ranges[0].touched = 1;
+        let mut idle = run(&[0]);
+        idle.regions[0].ranges.clear();
+        let merged = merge(&[one, idle.clone(), idle]).expect("alike");
+        let range = merged.regions[0].ranges[0];
+        assert_eq!((range.averted, range.touched), (Cycles(333), 1));
     }
 
     proptest! {

@@ -253,7 +253,12 @@ impl Region {
         if self.instances == self.seen {
             return of_one;
         }
-        Cycles::from_f64(of_one.as_f64() * f64::from(self.instances) / f64::from(self.seen.max(1)))
+        Cycles::from_f64(of_one.as_f64() * self.each_run())
+    }
+
+    /// How many mappings of its name a run has that has any, on the mean.
+    pub(crate) fn each_run(&self) -> f64 {
+        f64::from(self.instances) / f64::from(self.seen.max(1))
     }
 }
 

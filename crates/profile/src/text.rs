@@ -270,7 +270,7 @@ impl Head {
             }
             "runs" => match one()?.parse() {
                 Ok(runs) if runs > 0 => set(&mut self.runs, name, runs),
-                _ => wrong(name, "must be a whole number above zero"),
+                _ => wrong(name, format!("must be a whole number from 1 to {}", u32::MAX)),
             },
             "walks" => {
                 let walks: Cycles = one()?.parse().map_err(|e| bad(format!("{e}")))?;
@@ -564,10 +564,13 @@ fn range(words: &[&str]) -> Result<Range, Wrong> {
     if len.is_zero() {
         return wrong("len", "must be above zero");
     }
-    let averted = fields.take("averted")?;
+    let averted: Cycles = fields.take("averted")?;
     let deviation = fields.take("deviation")?;
     let touched = fields.whole("touched", 0, PAGES)?;
     fields.end()?;
+    if touched == 0 && !averted.is_zero() {
+        return wrong("touched", "is 0, and no walks are averted in what is not touched");
+    }
     Ok(Range { offset, len, averted, deviation, touched })
 }
 
@@ -711,6 +714,12 @@ mod tests {
             ("seen=2", "seen=3", "a.profile:9: field `seen`: `3` is not a whole number"),
             ("instances=3", "instances=0", "a.profile:12: field `instances`"),
             ("touched=512", "touched=513", "a.profile:10: field `touched`"),
+            ("touched=512", "touched=0", "a.profile:10: field `touched`: is 0, and no walks"),
+            (
+                "runs 2",
+                "runs 4294967297",
+                "field `runs`: must be a whole number from 1 to 4294967295",
+            ),
             ("averted=1000000cycles", "averted=1000000", "field `averted`"),
             ("averted=1000000cycles", "averted=1000000misses", "field `averted`"),
             ("averted=1000000cycles ", "", "field `averted`: is missing"),

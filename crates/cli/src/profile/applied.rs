@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use terrace_profile::{Key, Profile, Rule, SLOT, Section};
+use terrace_profile::{Key, Profile, Quantity, Rule, SLOT, Section, live};
 
 use crate::failure::Failure;
 
@@ -21,7 +21,7 @@ pub(crate) struct Here<'a> {
 /// # Errors
 ///
 /// Where nothing in it can come to anything: a run backs large mappings, and neither the heap nor
-/// a program's own data; and addresses and file descriptors of another run are not this one's.
+/// a program's own data; and some rules hold for no mapping that it manages ([`live`]).
 pub(crate) fn check(
     path: &Path,
     profile: &Profile,
@@ -35,14 +35,16 @@ pub(crate) fn check(
     let of_mappings = profile.regions.iter().any(|region| large(&region.key));
     let rules: Vec<&Rule> =
         profile.rules.iter().filter(|rule| rule.section == Section::Mmap).collect();
-    let lasting = rules.iter().filter(|rule| rule.survives_randomisation()).count();
-    if !of_mappings && lasting == 0 {
+    let idle = holding_nowhere(&profile.rules);
+    if !of_mappings && live::in_force(&profile.rules).is_empty() {
         let why = if rules.is_empty() {
             "it says nothing of mappings of 2 MiB and more, and a run backs nothing else with huge \
              pages"
+                .to_owned()
+        } else if idle.is_empty() {
+            "the conditions of each of its rules about mappings exclude each other".to_owned()
         } else {
-            "all of its rules about mappings are about addresses or file descriptors, which are \
-             others in each run"
+            format!("none of its rules about mappings holds in a run: {}", words(&idle))
         };
         return Err(Failure::bad_input(format!("--profile: {name}: would have no effect: {why}")));
     }
@@ -78,15 +80,43 @@ pub(crate) fn check(
             here.processor
         ));
     }
-    if lasting < rules.len() {
+    if !idle.is_empty() {
         told.push(format!(
-            "--profile: {name}: {} of {} rules about mappings hold nowhere, as addresses and file \
-             descriptors are others in each run",
-            rules.len() - lasting,
-            rules.len()
+            "--profile: {name}: {} of {} rules about mappings hold nowhere: {}",
+            idle.iter().map(|(_, numbers)| numbers.len()).sum::<usize>(),
+            rules.len(),
+            words(&idle)
         ));
     }
     Ok(told)
+}
+
+/// Rules about mappings that never hold in a run, counted from 1, by what they never hold for.
+pub(super) fn holding_nowhere(rules: &[Rule]) -> Vec<(Quantity, Vec<usize>)> {
+    let by = |quantity| {
+        let numbered = rules.iter().enumerate().filter(|(_, rule)| {
+            rule.section == Section::Mmap && live::refuses(rule) == Some(quantity)
+        });
+        (quantity, numbered.map(|(i, _)| i + 1).collect::<Vec<_>>())
+    };
+    Quantity::ALL.into_iter().map(by).filter(|(_, numbers)| !numbers.is_empty()).collect()
+}
+
+/// Which rules these are, and why they never hold.
+pub(super) fn words(idle: &[(Quantity, Vec<usize>)]) -> String {
+    /// So many are named.
+    const MOST: usize = 10;
+    let each = idle.iter().map(|(quantity, numbers)| {
+        let named: Vec<_> = numbers.iter().take(MOST).map(ToString::to_string).collect();
+        let more = match numbers.len().saturating_sub(MOST) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let rules = if numbers.len() == 1 { "rule" } else { "rules" };
+        let (named, why) = (named.join(", "), live::what(*quantity));
+        format!("{rules} {named}{more} by `{}` ({why})", quantity.name())
+    });
+    each.collect::<Vec<_>>().join("; ")
 }
 
 fn file_name(program: &str) -> &str {
@@ -153,8 +183,29 @@ mod tests {
         assert!(look(&small, "walk").is_err());
         let addresses = imported("huge,mmap,5000,addr,>,0x0\nhuge,heap,5000\n");
         assert!(look(&addresses, "walk").expect_err("nothing applies").contains("addresses"));
+        let contrary = imported("huge,mmap,5000,len,>,9,len,<,5\n");
+        assert!(look(&contrary, "walk").expect_err("nothing applies").contains("exclude"));
         let both = imported("huge,mmap,5000,addr,>,0x0\nhuge,mmap,7000\n");
         let told = look(&both, "walk").expect("one of them works");
         assert!(told.iter().any(|line| line.contains("1 of 2 rules")), "{told:?}");
+    }
+
+    #[test]
+    fn rules_that_hold_for_no_mapping_that_a_run_manages_are_named() {
+        let text = "huge,mmap,5,prot,=,3\nhuge,heap,5,prot,=,9\nhuge,mmap,5,prot,=,1\n\
+                    huge,mmap,5,off,>,0\nhuge,mmap,5,prot,=,5\n";
+        let told = look(&imported(text), "walk").expect("the first one works");
+        let line = told.iter().find(|line| line.contains("hold nowhere")).expect("they are told");
+        assert!(line.contains("3 of 4 rules about mappings"), "{line}");
+        assert!(
+            line.contains("rules 3, 5 by `prot` (") && line.contains("rule 4 by `off` ("),
+            "{line}"
+        );
+        let none = imported("huge,mmap,5,prot,=,1\n");
+        assert!(look(&none, "walk").expect_err("nothing applies").contains("rule 1 by `prot`"));
+        let many = vec![(Quantity::Addr, (1..=12).collect())];
+        assert!(
+            words(&many).starts_with("rules 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 2 more by `addr`")
+        );
     }
 }

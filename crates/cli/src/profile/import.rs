@@ -8,7 +8,7 @@ use terrace_core::{Frequency, Nanos};
 use terrace_profile::cbmm::{self, Idle};
 use terrace_profile::text;
 
-use super::{tell, write};
+use super::{applied, tell, write};
 use crate::failure::Failure;
 use crate::output::{self, Files};
 
@@ -43,6 +43,8 @@ struct Document {
     never: Vec<usize>,
     /// Rules that hold only where an earlier one does.
     hidden: Vec<usize>,
+    /// Rules about mappings that hold for none that `terrace run` manages, counted from 1.
+    not_in_a_run: Vec<usize>,
 }
 
 impl Args {
@@ -63,14 +65,31 @@ impl Args {
             cbmm::import(&name, &text, self.horizon, clock).map_err(Failure::bad_input)?;
         let fixed = profile.rules.iter().filter(|rule| !rule.survives_randomisation()).count();
         let Idle { never, hidden } = Idle::of(&profile.rules);
-        let document =
-            Document { rules: profile.rules.len(), of_fixed_addresses: fixed, never, hidden };
+        let idle = applied::holding_nowhere(&profile.rules);
+        let mut not_in_a_run: Vec<_> =
+            idle.iter().flat_map(|(_, numbers)| numbers.iter().copied()).collect();
+        not_in_a_run.sort_unstable();
+        let document = Document {
+            rules: profile.rules.len(),
+            of_fixed_addresses: fixed,
+            never,
+            hidden,
+            not_in_a_run,
+        };
         let named = write(&mut files, &self.output, &profile.to_text())?;
         if fixed > 0 {
             output::warn(format_args!(
                 "{fixed} of {} rules are about addresses or descriptors: they hold only where \
                  addresses are not random",
                 document.rules
+            ));
+        }
+        if !idle.is_empty() {
+            output::warn(format_args!(
+                "{name}: {} of {} rules hold for no mapping that `terrace run` manages: {}",
+                document.not_in_a_run.len(),
+                document.rules,
+                applied::words(&idle)
             ));
         }
         for (rules, why) in [

@@ -18,7 +18,7 @@ use super::Summary;
 use crate::failure::Failure;
 use crate::output::{self, Files, Kind, count, facts, percent};
 use crate::run::child::exit_code;
-use crate::sim::input::tell;
+use crate::sim::input::tell_accesses;
 use crate::sim::recorder::{self, Via};
 use crate::sim::setup::names_machine;
 
@@ -82,7 +82,7 @@ impl Args {
         // An interrupt goes to the program, whose end is that of the profile.
         let first = self.run(&machine)?;
         if first.counts.accesses == 0 {
-            return Err(Failure::failed("nothing was recorded: is it an x86-64 program?"));
+            return Err(recorder::nothing_recorded(&self.program[0], first.end));
         }
         let named = out.path().is_some();
         out.write_whole(first.profile.to_text().as_bytes())?;
@@ -148,7 +148,7 @@ impl Args {
         };
         let summary = recording.source.summary();
         let end = recording.end()?;
-        tell(&self.program[0].to_string_lossy(), summary.as_ref());
+        tell_accesses(&self.program[0].to_string_lossy(), summary.as_ref());
         match broken {
             Some(broken) if matches!(end, End::Killed(_)) => {
                 output::warn(format_args!("the last accesses are missing: {broken}"));

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 use terrace_core::{Cycles, Nanos};
-use terrace_economics::managing::Managing;
+use terrace_economics::managing::{Managing, PLAIN_FAULT};
 use terrace_economics::{Calibration, Mode};
-use terrace_profile::{Estimate, Key, Policy, Profile, SLOT, Section, WalkTime};
+use terrace_profile::{Estimate, Key, Policy, Profile, SLOT, WalkTime, live};
 
 /// Base pages of a huge page.
 const BASES: u64 = 512;
@@ -18,6 +18,10 @@ pub(crate) struct Worth {
     costs: Nanos,
     /// Base pages that these are.
     pages: u64,
+    /// What a first touch took without Terrace when it was measured, before the run.
+    plain_fault: Nanos,
+    /// Whether that cannot be right, and a built-in time counts in its place.
+    plain_fault_assumed: bool,
     /// Whether the first surely outweighs the second.
     pays: bool,
     /// Whether memory is managed from the first large mapping on. Otherwise as without a profile: as soon
@@ -44,11 +48,9 @@ impl Worth {
             let averted = here(averted, profile.walk_time);
             (Managing::new(averted, pages, plain_fault, prices), pages)
         };
-        let rules = profile.rules.iter().filter(|rule| {
-            rule.section == Section::Mmap
-                && rule.policy == Policy::Huge
-                && rule.survives_randomisation()
-        });
+        // A rule that an earlier one hides brings nothing, however much it says.
+        let rules = live::in_force(&profile.rules).into_iter();
+        let rules = rules.filter(|rule| rule.policy == Policy::Huge);
         let ruled = rules.filter_map(|rule| rule.averted).max().map(|averted| {
             let of_one =
                 Estimate::new(averted, Cycles::ZERO, 1, profile.horizon, WalkTime::Elapsed);
@@ -63,6 +65,8 @@ impl Worth {
             averts: time(managing.brings),
             costs: time(managing.costs),
             pages,
+            plain_fault,
+            plain_fault_assumed: managing.assumed,
             pays,
             at_once: pays || mode != Mode::Enforce,
         }
@@ -70,10 +74,18 @@ impl Worth {
 
     /// What is said of it.
     pub(crate) fn line(&self) -> String {
-        let Self { averts, costs, pages, .. } = self;
+        let Self { averts, costs, pages, plain_fault, .. } = self;
+        let assumed = if self.plain_fault_assumed {
+            format!(
+                " (the kernel's own took {plain_fault} when it was measured, too long beside one in managed \
+                 memory: {PLAIN_FAULT} at most are assumed)"
+            )
+        } else {
+            String::new()
+        };
         let sides = format!(
             "huge pages avert {averts} of page walks at least, and managing {} takes {costs} more at \
-             most",
+             most{assumed}",
             crate::output::counted(*pages, "page that is touched", "pages that are touched")
         );
         match (self.at_once, self.pays) {
@@ -197,6 +209,21 @@ mod tests {
         assert!(!shadow.pays && shadow.at_once && shadow.line().contains("nothing is refused"));
     }
 
+    /// A machine that is busy for a moment must not have a profile used that does not pay.
+    #[test]
+    fn a_plain_fault_that_cannot_be_right_is_told() {
+        let (prices, plain_fault) = prices();
+        let profile = recorded(6_000_000, "");
+        let of = |plain_fault| Worth::of(&profile, Mode::Enforce, plain_fault, &prices);
+        let busy = of(Nanos(15_156));
+        assert!(
+            busy.plain_fault_assumed && !busy.pays && busy.costs > Nanos::millis(60),
+            "{busy:?}"
+        );
+        assert!(busy.line().contains("are assumed"), "{}", busy.line());
+        assert!(!of(plain_fault).line().contains("assumed"));
+    }
+
     #[test]
     fn a_report_says_whether_it_was_used_after_all() {
         let waits = worth(&recorded(6_000_000, ""), Mode::Enforce);
@@ -220,5 +247,19 @@ mod tests {
         assert!(!of(49_000_000).at_once);
         let pays = of(49_300_000);
         assert!(pays.at_once && pays.pages == 512, "{pays:?}");
+    }
+
+    #[test]
+    fn a_rule_that_never_comes_to_anything_brings_nothing() {
+        for text in [
+            "huge,mmap,0\neager,mmap,1\nhuge,mmap,900000000\n",
+            "huge,mmap,5\nhuge,mmap,900000000,prot,=,1\n",
+            "huge,mmap,5\nhuge,mmap,900000000,addr,>,0\n",
+            "huge,mmap,5,flags,=,34\nhuge,mmap,900000000,len,>,9\n",
+        ] {
+            let profile = cbmm::import("a.csv", text, Nanos::SECOND, Frequency::ghz(2.0));
+            let worth = worth(&profile.expect("good"), Mode::Enforce);
+            assert!(!worth.at_once && worth.averts < Nanos(5), "{text}: {worth:?}");
+        }
     }
 }

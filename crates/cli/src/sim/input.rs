@@ -330,6 +330,13 @@ pub(crate) fn tell(name: &str, summary: Option<&Summary>) {
     }
 }
 
+/// The same of accesses alone, for whoever does nothing with calls for I/O.
+pub(crate) fn tell_accesses(name: &str, summary: Option<&Summary>) {
+    if let Some(line) = summary.and_then(Summary::line_of_accesses) {
+        output::say(format_args!("{name}: {line}"));
+    }
+}
+
 /// Says on stderr that a trace has calls that this engine does not make.
 pub(crate) fn tell_calls(name: &str, summary: Option<&Summary>) {
     if let Some(calls) = summary.map(|summary| summary.calls).filter(|&calls| calls > 0) {

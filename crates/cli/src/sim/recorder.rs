@@ -14,6 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use clap::ValueEnum;
+use object::Object;
 use rustix::fs::Access;
 use terrace_report::End;
 use terrace_signals::Environment;
@@ -69,6 +70,26 @@ impl Watch for Unwatched {
         Duration::from_hours(1)
     }
     fn report(&mut self) {}
+}
+
+/// Why nothing was recorded of a program that has ended.
+pub(crate) fn nothing_recorded(name: &OsString, end: End) -> Failure {
+    if !executable(name).is_ok_and(|file| is_x86_64(&file)) {
+        return Failure::failed("nothing was recorded: is it an x86-64 program?");
+    }
+    let end = match end {
+        End::Exited(code) => format!("ended with exit code {code}"),
+        End::Killed(signal) => format!("was ended by signal {signal}"),
+    };
+    Failure::failed(format!("nothing was recorded: the program accessed no memory, and {end}"))
+}
+
+/// Whether a file is a program of this processor.
+fn is_x86_64(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    let cache = object::ReadCache::new(file);
+    let file = object::File::parse(&cache);
+    file.is_ok_and(|file| file.architecture() == object::Architecture::X86_64)
 }
 
 /// The file that a program's name stands for.

@@ -19,13 +19,14 @@ use core::sync::atomic::Ordering::*;
 use terrace_core::{Abort, Action, ActionClass, Bytes, Cycles, Nanos, Outcome, PageSize, Proposal};
 use terrace_economics::{Calibration, LookedAt};
 use terrace_profile::{
-    Advice, Estimate, Facts, Key, Place as Where, Profile, Quantity, Section, Share, cbmm,
+    Advice, Estimate, Key, Place as Where, Profile, Quantity, Share, cbmm, live,
 };
 
 use crate::decide::decider::{self, Averts, Judged, Work};
 use crate::huge::prezero::{BASES, PAUSE};
 use crate::pager::Pager;
 use crate::space::page_state::PageState;
+use crate::space::proc_maps::{self, MayDo};
 use crate::space::regions::{CHUNK, Place, in_window};
 use crate::stats::process_page::ProcessPage;
 use crate::sys::{self, PAGE};
@@ -172,9 +173,20 @@ impl Guide {
         self.plain.contains(&at)
     }
 
-    /// A mapping became managed; `is_mapped` says which others are still there. False if the
-    /// profile does not know it.
-    fn enter(&mut self, start: usize, end: usize, is_mapped: impl Fn(usize) -> bool) -> bool {
+    /// Whether a rule asks what may be done with a mapping. To find out takes a look at all of them.
+    fn asks_for_access(&self) -> bool {
+        let rules = self.profile.iter().flat_map(|profile| &profile.rules);
+        rules.flat_map(|rule| &rule.conditions).any(|c| c.quantity == Quantity::Prot)
+    }
+
+    /// A mapping became managed; `access` is what may be done with it, and `is_mapped` says which others
+    /// are still there. False if the profile does not know it.
+    fn enter(
+        &mut self,
+        (start, end): (usize, usize),
+        access: MayDo,
+        is_mapped: impl Fn(usize) -> bool,
+    ) -> bool {
         let Some(profile) = &self.profile else { return false };
         self.known.retain(|known| !(start..end).contains(&known.start) && is_mapped(known.start));
         self.plain = {
@@ -201,8 +213,12 @@ impl Guide {
         let mut is_known = false;
         // Addresses of another run say nothing of this one, and are not given: a rule about them
         // holds nowhere.
-        let facts =
-            Facts { section: Section::Mmap, ..Facts::default() }.with(Quantity::Len, len as u64);
+        let prot = match access {
+            MayDo::ReadAndWrite => Some(live::READ_AND_WRITE),
+            MayDo::Nothing => Some(live::RESERVED),
+            MayDo::Else => None,
+        };
+        let facts = live::facts(Bytes(len as u64), prot);
         let mut at = start;
         while at < end {
             // A program may have chosen where it begins (MAP_FIXED): then the first chunk is a part
@@ -321,9 +337,12 @@ impl Worker<'_> {
             return;
         }
         let is_mapped = |at| pager.regions.find(at).is_some();
+        let asks = pager.huge.guide.lock().asks_for_access();
+        let access = if asks { proc_maps::access_at(start) } else { MayDo::Else };
         let (known, fit) = {
             let mut guide = pager.huge.guide.lock();
-            (guide.enter(start, end, is_mapped), core::mem::take(&mut guide.fit))
+            let known = guide.enter((start, end), access, is_mapped);
+            (known, core::mem::take(&mut guide.fit))
         };
         let counters = &pager.stats().counters;
         let which = if known { &counters.profile_known } else { &counters.profile_unknown };
@@ -534,6 +553,8 @@ mod tests {
     use terrace_core::Frequency;
     use terrace_profile::{Range, Region, SLOT, WalkTime};
 
+    const RW: MayDo = MayDo::ReadAndWrite;
+
     fn guide() -> Guide {
         let mut profile = Profile::new(Vec::new(), "m".into(), Frequency::ghz(2.0), Nanos::SECOND);
         let range = |offset: u64, averted, touched| Range {
@@ -576,9 +597,9 @@ mod tests {
     #[test]
     fn sums_of_walks_are_shared_out_and_counted_time_is_not() {
         let averts = |mut guide: Guide| {
-            guide.enter(START, START + (8 << 20), |_| true);
+            guide.enter((START, START + (8 << 20)), RW, |_| true);
             let at = START + (1 << 30);
-            guide.enter(at, at + (8 << 20), |_| true);
+            guide.enter((at, at + (8 << 20)), RW, |_| true);
             let task = guide.tasks[0];
             let Action::FirstTouch { least, averted, most, .. } = guide.huge(&task, 3, 0, 0) else {
                 panic!("a huge page");
@@ -602,24 +623,27 @@ mod tests {
         let mut guide = guide();
         let end = |start| start + (8 << 20);
         let second = START + (1 << 30);
-        assert!(!guide.enter(START, end(START), |_| true), "the first of its class is unknown");
-        assert!(guide.enter(second, end(second), |_| true), "the second is known");
+        assert!(
+            !guide.enter((START, end(START)), RW, |_| true),
+            "the first of its class is unknown"
+        );
+        assert!(guide.enter((second, end(second)), RW, |_| true), "the second is known");
         let offsets: Vec<_> = guide.tasks.iter().map(|task| task.at - second).collect();
         assert_eq!(offsets, [0, CHUNK, 3 * CHUNK]);
         assert!(guide.is_plain(second + 2 * CHUNK), "it was not touched");
         // The second is unmapped; what comes then is the second again, wherever it lies.
         let third = START + (2 << 30);
-        assert!(guide.enter(third, end(third), |at| at != second));
+        assert!(guide.enter((third, end(third)), RW, |at| at != second));
         // And if the first goes, the next one is the first.
-        assert!(!guide.enter(START, end(START), |at| at == third));
+        assert!(!guide.enter((START, end(START)), RW, |at| at == third));
     }
 
     #[test]
     fn cycles_of_another_clock_are_converted() {
         let mut guide = counted();
-        guide.enter(START, START + (8 << 20), |_| true);
+        guide.enter((START, START + (8 << 20)), RW, |_| true);
         let at = START + (1 << 30);
-        guide.enter(at, at + (8 << 20), |_| true);
+        guide.enter((at, at + (8 << 20)), RW, |_| true);
         let task = guide.tasks[0];
         let at = |now| match guide.huge(&task, 3, 0, now) {
             Action::FirstTouch { averted, touched, within, left, .. } => {
@@ -639,9 +663,9 @@ mod tests {
     #[test]
     fn a_mapping_that_begins_anywhere_has_whole_chunks_where_chunks_are() {
         let mut guide = guide();
-        guide.enter(START, START + (8 << 20), |_| true);
+        guide.enter((START, START + (8 << 20)), RW, |_| true);
         let start = START + (1 << 30) + 0x5000;
-        assert!(guide.enter(start, start + (8 << 20), |_| true));
+        assert!(guide.enter((start, start + (8 << 20)), RW, |_| true));
         let chunks: Vec<_> = guide.tasks.iter().map(|task| (task.at, task.pages)).collect();
         let bases = BASES as usize;
         assert_eq!(chunks[0], (start, (bases - 5) as u32));
@@ -723,7 +747,7 @@ mod tests {
     fn what_matches_of_a_profile_is_what_it_averts_where_memory_was_mapped() {
         let mut guide = guide();
         let mapped = |guide: &mut Guide, start: usize, mib: usize| {
-            guide.enter(start, start + (mib << 20), |_| true);
+            guide.enter((start, start + (mib << 20)), RW, |_| true);
             core::mem::take(&mut guide.fit)
         };
         let fit = |mapped: usize, unknown: usize, matched| Fit {
@@ -749,8 +773,22 @@ mod tests {
         let text = "huge,mmap,5000,addr,>,0x0\nhuge,mmap,7000,len,>,0x1000000\n";
         let profile = cbmm::import("a", text, Nanos::SECOND, Frequency::ghz(2.0)).expect("good");
         guide.profile = Some(profile);
-        assert!(!guide.enter(START, START + (8 << 20), |_| true), "not by its address");
-        assert!(guide.enter(START, START + (32 << 20), |_| true));
+        assert!(!guide.enter((START, START + (8 << 20)), RW, |_| true), "not by its address");
+        assert!(guide.enter((START, START + (32 << 20)), RW, |_| true));
         assert_eq!(Guide::touched(&guide.tasks[0]), (256, 256));
+    }
+
+    /// What is not known does not hold, but what a mapping was made with is.
+    #[test]
+    fn rules_about_protection_flags_and_offsets_hold_for_mappings_that_have_them() {
+        let mut guide = guide();
+        assert!(!guide.asks_for_access());
+        let text = "huge,mmap,5000,prot,=,3,flags,=,34,off,=,0\n";
+        let profile = cbmm::import("a", text, Nanos::SECOND, Frequency::ghz(2.0)).expect("good");
+        guide.profile = Some(profile);
+        assert!(guide.asks_for_access());
+        assert!(guide.enter((START, START + (8 << 20)), RW, |_| true));
+        assert!(!guide.enter((START, START + (8 << 20)), MayDo::Nothing, |_| true));
+        assert!(!guide.enter((START, START + (8 << 20)), MayDo::Else, |_| true), "nobody knows");
     }
 }

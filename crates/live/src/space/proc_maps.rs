@@ -59,6 +59,17 @@ pub fn is_anonymous(start: usize, end: usize) -> bool {
     for_each_mapping(|m| all &= m.anonymous || m.end <= start || end <= m.start) && all
 }
 
+/// What may be done with the memory at an address; nothing that is known where the kernel does not say.
+pub fn access_at(address: usize) -> MayDo {
+    let mut access = MayDo::Else;
+    let is_told = for_each_mapping(|m| {
+        if (m.start..m.end).contains(&address) {
+            access = m.access;
+        }
+    });
+    if is_told { access } else { MayDo::Else }
+}
+
 /// `55d0c0000000-55d0c0021000 rw-p 00000000 00:00 0    [heap]`
 pub fn parse(line: &[u8]) -> Option<Mapping> {
     let mut fields = line.split(|&b| b == b' ').filter(|f| !f.is_empty());

@@ -332,9 +332,9 @@ impl<R: Read> Importer for RawReader<R> {
         notes.whole(Fate::Dropped, self.cut && !self.replaced, cut);
         notes.whole(Fate::Dropped, self.cut && self.replaced, REPLACED);
         let unfit = "calls that do not fit the others (of threads at once)";
-        notes.counted(Fate::Dropped, self.calls.unfit, unfit);
+        notes.calls(self.calls.unfit, unfit);
         for (&why, &count) in self.calls.translator.skipped() {
-            notes.counted(Fate::Dropped, count, why);
+            notes.calls(count, why);
         }
     }
 }

@@ -41,6 +41,9 @@ pub struct Note {
     /// How many there were; nothing for a column as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
+    /// Whether it is of calls for I/O, and nothing to whoever looks at accesses alone.
+    #[serde(skip)]
+    pub of_calls: bool,
 }
 
 /// What was read from a trace.
@@ -99,11 +102,18 @@ impl Summary {
 
     /// The notes in one line; nothing where everything was handed on as it was.
     pub fn line(&self) -> Option<String> {
-        (!self.notes.is_empty()).then(|| {
-            let notes: Vec<String> = self.notes.iter().map(ToString::to_string).collect();
-            notes.join("; ")
-        })
+        joined(self.notes.iter())
     }
+
+    /// The same without what is of calls for I/O.
+    pub fn line_of_accesses(&self) -> Option<String> {
+        joined(self.notes.iter().filter(|note| !note.of_calls))
+    }
+}
+
+fn joined<'a>(notes: impl Iterator<Item = &'a Note>) -> Option<String> {
+    let notes: Vec<String> = notes.map(ToString::to_string).collect();
+    (!notes.is_empty()).then(|| notes.join("; "))
 }
 
 // The form that serde asks for.
@@ -130,14 +140,22 @@ impl Notes {
     /// Something of which there were so many; nothing if there was none.
     pub(super) fn counted(&mut self, fate: Fate, count: u64, what: &'static str) {
         if count > 0 {
-            self.0.push(Note { fate, what, count: Some(count) });
+            self.0.push(Note { fate, what, count: Some(count), of_calls: false });
+        }
+    }
+
+    /// Calls for I/O that were dropped, as so many.
+    pub(super) fn calls(&mut self, count: u64, what: &'static str) {
+        if count > 0 {
+            let fate = Fate::Dropped;
+            self.0.push(Note { fate, what, count: Some(count), of_calls: true });
         }
     }
 
     /// Something as a whole, if it was there.
     pub(super) fn whole(&mut self, fate: Fate, there: bool, what: &'static str) {
         if there {
-            self.0.push(Note { fate, what, count: None });
+            self.0.push(Note { fate, what, count: None, of_calls: false });
         }
     }
 
