@@ -67,9 +67,10 @@ pub const fn what(quantity: Quantity) -> &'static str {
 pub fn refuses(rule: &Rule) -> Option<Quantity> {
     let bounds = rule.bounds()?;
     Quantity::ALL.into_iter().find(|&quantity| {
-        bounds[quantity as usize].is_some_and(|(low, high)| match values(quantity) {
-            Some(values) => !values.iter().any(|value| (low..=high).contains(value)),
-            None => {
+        bounds[quantity as usize].is_some_and(|(low, high)| {
+            if let Some(values) = values(quantity) {
+                !values.iter().any(|value| (low..=high).contains(value))
+            } else {
                 let (least, most) = span(quantity);
                 let first = low.max(least).checked_next_multiple_of(PAGE);
                 first.is_none_or(|first| first > high.min(most))
@@ -87,15 +88,12 @@ fn hides(outer: &Rule, inner: &Rule) -> bool {
     Quantity::ALL.into_iter().all(|quantity| {
         let Some((low, high)) = outer[quantity as usize] else { return true };
         let (from, to) = inner[quantity as usize].unwrap_or((0, u64::MAX));
-        match values(quantity) {
-            Some(values) => {
-                let mut held = values.iter().filter(|&value| (from..=to).contains(value));
-                held.all(|value| (low..=high).contains(value))
-            }
-            None => {
-                let (least, most) = span(quantity);
-                low <= from.max(least) && to.min(most) <= high
-            }
+        if let Some(values) = values(quantity) {
+            let mut held = values.iter().filter(|&value| (from..=to).contains(value));
+            held.all(|value| (low..=high).contains(value))
+        } else {
+            let (least, most) = span(quantity);
+            low <= from.max(least) && to.min(most) <= high
         }
     })
 }
