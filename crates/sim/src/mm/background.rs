@@ -233,7 +233,11 @@ impl Mm {
             self.threads.zeroing_refused = Some(self.counts.asked);
             return false;
         }
-        self.physical.zero_one()
+        let is_found = self.physical.zero_one();
+        if !is_found {
+            self.policy.became(Became::NotZeroed);
+        }
+        is_found
     }
 
     /// One pass of khugepaged.

@@ -203,6 +203,8 @@ pub enum Became {
         /// What the thread worked.
         cost: Cycles,
     },
+    /// No block was found that could be.
+    NotZeroed,
     /// Somebody has taken a zeroed block.
     ZerosTaken,
 }
@@ -238,6 +240,8 @@ pub struct ClassBook {
     pub correction: f64,
     /// The account.
     pub account: Account,
+    /// Let pass, and waiting for its end when the run was over ([`Account::unfinished`]).
+    pub unfinished: u64,
 }
 
 /// How khugepaged works.
