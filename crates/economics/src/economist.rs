@@ -289,7 +289,7 @@ impl Economist {
                 let part_of = |all: Cycles| Cycles::from_f64(all.as_f64() * part);
                 asked += proposed as f64 * part;
                 brought += part_of(judged.realised_benefit);
-                took += part_of(judged.realised_cost + judged.realised_harm);
+                took += part_of(judged.whole_cost() + judged.realised_harm);
             }
         }
         let part = asked / all.max(1) as f64;
@@ -516,7 +516,7 @@ impl Economist {
 
     /// An action that was let pass has cost so much, and came to nothing.
     pub fn in_vain(&mut self, class: ActionClass, cost: Cycles) {
-        self.accounts[class.index()].realised_cost += cost;
+        self.accounts[class.index()].aborted_cost += cost;
     }
 
     /// The program has walked through pages that were zeroed for it ahead of time.

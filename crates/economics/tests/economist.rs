@@ -720,7 +720,10 @@ fn outcomes_are_counted_once_and_where_they_belong() {
         let outcome = Outcome::Aborted(abort);
         economist.settle(&Done { proposal, outcome }, &telemetry);
     }
+    // What came to nothing was paid for as well, and is no outcome of what was predicted.
+    economist.in_vain(ActionClass::Promote, Cycles(300));
     let account = economist.account(ActionClass::Promote);
+    assert_eq!((account.aborted_cost, account.whole_cost()), (Cycles(300), Cycles(2300)));
     assert_eq!((account.proposed, account.completed, account.aborted), (1, 2, 2));
     // The second outcome of the same number has no prediction left.
     assert_eq!((account.unmatched, account.realised_cost), (1, Cycles(2000)));

@@ -475,7 +475,8 @@ impl Decider {
         to.completed.store(account.completed, Relaxed);
         to.aborted.store(account.aborted, Relaxed);
         to.predicted_cost.store(account.predicted_cost.get(), Relaxed);
-        to.realised_cost.store(account.realised_cost.get(), Relaxed);
+        // Its page has one figure for all that was paid.
+        to.realised_cost.store(account.whole_cost().get(), Relaxed);
         to.predicted_benefit.store(account.predicted_benefit.get(), Relaxed);
         to.realised_benefit.store(account.realised_benefit.get(), Relaxed);
         to.explored.store(account.explored, Relaxed);
