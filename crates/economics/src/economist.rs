@@ -514,9 +514,15 @@ impl Economist {
         self.watch(proposal, &pending, cost);
     }
 
-    /// An action that was let pass has cost so much, and came to nothing.
-    pub fn in_vain(&mut self, class: ActionClass, cost: Cycles) {
-        self.accounts[class.index()].aborted_cost += cost;
+    /// An action that was let pass has cost so much, and is given up when such a part of it is done, 0 if
+    /// it came to nothing. To be told before it is settled as aborted.
+    pub fn in_vain(&mut self, proposal: &Proposal, part: f64, cost: Cycles) {
+        let class = proposal.action.class().index();
+        self.accounts[class].aborted_cost += cost;
+        if let Some(pending) = self.take_pending(proposal) {
+            self.corrections[class].given_up(f64::from(pending.calibrated), part, cost);
+            self.put_pending(proposal, pending);
+        }
     }
 
     /// The program has walked through pages that were zeroed for it ahead of time.

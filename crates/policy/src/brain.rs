@@ -275,8 +275,8 @@ impl Brain {
     }
 
     /// What the world proposed has cost so much, and came to nothing.
-    pub fn in_vain(&mut self, class: ActionClass, cost: Cycles) {
-        self.economist.in_vain(class, cost);
+    pub fn in_vain(&mut self, proposal: &Proposal, cost: Cycles) {
+        self.economist.in_vain(proposal, 0.0, cost);
     }
 
     /// What the world proposed came to its end.

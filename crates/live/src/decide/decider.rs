@@ -347,7 +347,7 @@ impl Decider {
 
     /// What was let pass came to nothing, after so much work.
     pub(crate) fn in_vain(&mut self, pager: &Pager, proposal: Proposal, abort: Abort, took: Nanos) {
-        self.brain.in_vain(proposal.action.class(), pager.clock.cycles(took));
+        self.brain.in_vain(&proposal, pager.clock.cycles(took));
         self.carried_out(pager, proposal, Outcome::Aborted(abort));
     }
 

@@ -277,8 +277,13 @@ impl Economist {
 
     /// Something that has passed came to nothing, at such a cost.
     fn in_vain(&mut self, proposal: Option<Proposal>, cost: Cycles, why: Abort) {
-        if let Some(proposal) = proposal {
-            self.pricing.in_vain(proposal.action.class(), cost);
+        self.given_up(proposal, 0.0, cost, why);
+    }
+
+    /// The same, when such a part of it was done.
+    fn given_up(&mut self, proposal: Option<Proposal>, part: f64, cost: Cycles, why: Abort) {
+        if let Some(proposal) = &proposal {
+            self.pricing.in_vain(proposal, part, cost);
         }
         self.ended(proposal, Outcome::Aborted(why));
     }
@@ -530,13 +535,14 @@ impl MmPolicy for Economist {
                     self.in_vain(proposal, cost, Abort::NoMemory);
                 }
             }
-            Became::Made { all, cost } => {
+            Became::Made { made, of, cost } => {
                 let proposal = self.under_way.making.take();
-                // A part is no measure of what was predicted of all.
-                if all {
+                if made >= of {
                     self.completed(proposal, cost);
                 } else {
-                    self.in_vain(proposal, cost, Abort::RateLimited);
+                    // What was predicted of all is compared with a part as far as it goes.
+                    let part = made as f64 / of as f64;
+                    self.given_up(proposal, part, cost, Abort::RateLimited);
                 }
             }
             Became::Zeroed { cost } => {

@@ -193,8 +193,10 @@ pub enum Became {
     },
     /// Blocks were made ahead: all that were wanted, or as many as there was time for.
     Made {
-        /// Whether it is all of them.
-        all: bool,
+        /// How many there are.
+        made: u64,
+        /// How many were wanted.
+        of: u64,
         /// What the thread worked.
         cost: Cycles,
     },
