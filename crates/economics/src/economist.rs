@@ -15,7 +15,7 @@ use crate::correction::Correction;
 use crate::decision::Decision;
 use crate::guard::{self, Purse, Switch};
 use crate::heat::Rates;
-use crate::held_block::HeldBlock;
+use crate::held_block::{self, HeldBlock};
 use crate::interval::{Interval, finite};
 use crate::ledger::Ledger;
 use crate::lifetime::Lifetimes;
@@ -672,9 +672,11 @@ impl Economist {
             return self.watches.has_room(page, self.now)
                 && guard::is_held_out(number, self.salt, one_in);
         }
-        let class = proposal.action.class();
-        (by_profile(class) || class == ActionClass::Compact)
-            && guard::is_held_out(proposal.op.0, self.salt, one_in)
+        let number = match proposal.action.class() {
+            ActionClass::Compact => held_block::number_of(self.now),
+            class => by_profile(class).then_some(proposal.op.0),
+        };
+        number.is_some_and(|number| guard::is_held_out(number, self.salt, one_in))
     }
 
     /// Whether it pays, and what follows from that.

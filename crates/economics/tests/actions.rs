@@ -392,7 +392,7 @@ fn compaction_turns_on_how_many_of_its_blocks_are_wanted() {
     let with = |blocks, wanted: u32| {
         of(compact((blocks, wanted), EACH * u64::from(wanted), Nanos::SECOND, pages))
     };
-    let turn = |proposal| flip(&proposal, &price(&proposal, &conditions), &conditions);
+    let turn = |proposal: Proposal| flip(&proposal, &price(&proposal, &conditions), &conditions);
     let margin = |wanted| price(&with(400, wanted), &conditions).margin(hurdle);
     for now in [1, 10, 300, 400] {
         let turn = turn(with(400, now)).expect("it turns").get();

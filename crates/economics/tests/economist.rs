@@ -253,6 +253,24 @@ fn whether_moving_pages_together_has_made_a_block_is_compared_with_what_was_pred
     assert!(account.realised_benefit.is_zero(), "it is in the account of the huge page");
 }
 
+/// Blocks are asked for again and again until there are enough. Were each of these drawn, one of the first
+/// would be, and hardly any block would ever be made.
+#[test]
+fn one_second_in_so_many_goes_without_blocks_however_often_they_are_asked_for() {
+    const ASKED: u64 = 50_000;
+    let (mut economist, mut telemetry) = (holding_out(16), optane_telemetry());
+    let mut refused = 0;
+    for op in 0..ASKED {
+        let decision = economist.decide(&wanted_block(op), &telemetry);
+        refused += u64::from(decision.verdict == Verdict::HeldOut);
+        telemetry.now = telemetry.now + Nanos::millis(20);
+    }
+    assert!((ASKED / 32..ASKED / 11).contains(&refused), "{refused}");
+    let account = economist.account(ActionClass::Compact);
+    assert_eq!(account.held_out + account.vetoed, refused);
+    assert!(account.held_out * 10 < refused, "all others of its second are with it: {account:?}");
+}
+
 /// Programs end and give memory back: a block may come without anybody who moves pages.
 #[test]
 fn a_block_that_is_not_made_says_what_making_it_would_have_brought() {

@@ -57,8 +57,9 @@ pub(super) struct CbmmArgs {
     costs: Option<PathBuf>,
 
     /// Leave out one in so many of the huge pages that Terrace's estimator would put, to see what
-    /// they avert: then its books say what the others have brought. None for 0; live runs have 64.
-    /// The runs take longer by what those would have brought.
+    /// they avert: then its books say what the others have brought. As many of the ranges whose base
+    /// pages it would fill ahead, and of the seconds in which it makes free blocks, are left out too.
+    /// None for 0; live runs have 64. The runs take longer by what those would have brought.
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     hold_out: u32,
 
