@@ -321,6 +321,8 @@ impl fmt::Display for Turn<'_> {
         let Some(flip) = self.decision.flip else {
             let any = match self.decision.action {
                 Action::Prefetch { .. } | Action::Prezero { .. } => "whatever came of others",
+                Action::Populate { .. } => "however many pages are touched",
+                Action::FirstTouch { .. } => "whatever page walks it averts",
                 Action::Compact { .. } if self.pays => "however few are wanted",
                 Action::Compact { .. } => "whatever is wanted",
                 Action::ZeroAhead { .. } => "however many are wanted",

@@ -263,7 +263,7 @@ fn one_second_in_so_many_goes_without_blocks_however_often_they_are_asked_for() 
     for op in 0..ASKED {
         let decision = economist.decide(&wanted_block(op), &telemetry);
         refused += u64::from(decision.verdict == Verdict::HeldOut);
-        telemetry.now = telemetry.now + Nanos::millis(20);
+        telemetry.now += Nanos::millis(20);
     }
     assert!((ASKED / 32..ASKED / 11).contains(&refused), "{refused}");
     let account = economist.account(ActionClass::Compact);

@@ -318,6 +318,20 @@ fn what_else_could_have_been_done_is_named() {
     }
 }
 
+/// It is about no rate of accesses.
+#[test]
+fn what_filling_turns_on_is_named_where_it_does_not_turn() {
+    let mut calibration = optane();
+    // Within a fault it takes what another fault would.
+    calibration.fill_fixed = calibration.user_fault;
+    let mut economist = Economist::new(Mode::Enforce, calibration);
+    let mut proposal = promote(heat(0.0, 0.0, 0));
+    let range = PageRange { region: RegionId(1), start: PageNo(0), count: 480 };
+    proposal.action = Action::Populate { range, touched: 100, unsure: 0 };
+    let text = economist.decide(&proposal, &optane_telemetry()).to_string();
+    assert!(text.contains("; does not pay however many pages are touched\n"), "{text}");
+}
+
 /// How many are wanted is what the decision turns on, however many become free beside them.
 #[test]
 fn compaction_says_what_its_blocks_avert_in_which_time_and_how_many_would_have_to_be_wanted() {
