@@ -439,6 +439,12 @@ impl Economist {
         self.watches.observe(samples, self.sample_period, self.now, &mut self.accounts);
     }
 
+    /// The world has seen accesses of which no policy is told: refines what carried-out actions brought, and
+    /// is no evidence for anything else, as a run that cannot see them would not have it.
+    pub fn witness(&mut self, samples: &[Sample]) {
+        self.watches.observe(samples, self.sample_period, self.now, &mut self.accounts);
+    }
+
     /// A rate costs nothing when it is set, but with each sample that it brings: nobody times those one
     /// by one, so each is entered at its price.
     fn pay_for(&mut self, samples: &[Sample]) {

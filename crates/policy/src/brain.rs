@@ -149,6 +149,11 @@ impl Brain {
         self.economist.observe(samples);
         self.policy.base_samples(samples, bases);
     }
+    /// The world has seen accesses that the policy is not told of: the economist's accounts have what they
+    /// gain.
+    pub fn witness(&mut self, samples: &[Sample]) {
+        self.economist.witness(samples);
+    }
     /// The program's next accesses, for a policy that wants to know them. The
     /// economist is told nothing: it judges by what has been seen.
     pub fn foresee(&mut self, upcoming: &[Upcoming]) {
