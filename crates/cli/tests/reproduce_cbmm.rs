@@ -154,6 +154,20 @@ fn costs_of_another_machine_are_told_with_what_differs() {
     assert!(error.contains("kernel `0.1`, here `"), "{error}");
 }
 
+/// Nobody else's decisions are recorded: the file would have a header alone, and whoever reads it would
+/// take the run for one that was cut off.
+#[test]
+fn a_record_of_decisions_that_nobody_takes_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let record = directory.path().join("decisions");
+    fs::write(&record, "another run's").expect("it can be written");
+    let mut command = terrace();
+    command.args(["reproduce", "cbmm", "--quick", "--only", "mcf", "--policies", "never,cbmm"]);
+    let error = common::refused(command.arg("--record").arg(&record));
+    assert!(error.contains("--record") && error.contains("`terrace`"), "{error}");
+    assert_eq!(fs::read_to_string(&record).expect("it is there"), "another run's");
+}
+
 #[test]
 fn what_cannot_be_run_is_named() {
     for (options, named) in [

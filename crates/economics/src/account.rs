@@ -43,9 +43,12 @@ pub struct Account {
     pub unmatched: u64,
     /// Predicted cost of what was carried out: processor time of the mechanism.
     pub predicted_cost: Cycles,
-    /// What it cost, with what came to nothing where that is known: making a huge page for which the
-    /// kernel finds no block.
+    /// What that cost.
     pub realised_cost: Cycles,
+    /// What was aborted has cost so much, where that is known: making a huge page for which the kernel
+    /// finds no block. Of the same actions nothing is in the two above.
+    #[serde(default)]
+    pub aborted_cost: Cycles,
     /// Predicted benefit of what was carried out.
     pub predicted_benefit: Cycles,
     /// Benefit as far as it was observed afterwards, extrapolated from the
@@ -88,7 +91,12 @@ impl Account {
         self.proposed.saturating_sub(self.vetoed + self.held_out + self.completed + self.aborted)
     }
 
-    /// Realised over predicted cost.
+    /// What actions have cost, with those that came to nothing.
+    pub fn whole_cost(&self) -> Cycles {
+        self.realised_cost + self.aborted_cost
+    }
+
+    /// Realised over predicted cost of what was carried out.
     pub fn cost_ratio(&self) -> Option<f64> {
         ratio(self.realised_cost, self.predicted_cost)
     }
@@ -112,7 +120,7 @@ impl Account {
 
     /// Cycles gained in all, as far as observed; negative if lost.
     pub fn net(&self) -> f64 {
-        self.realised_benefit.as_f64() - self.realised_harm.as_f64() - self.realised_cost.as_f64()
+        self.realised_benefit.as_f64() - self.realised_harm.as_f64() - self.whole_cost().as_f64()
     }
 }
 

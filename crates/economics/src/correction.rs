@@ -18,6 +18,9 @@ const LIMIT: f64 = 8.0;
 pub(crate) struct Correction {
     log_mean: f64,
     outcomes: u32,
+    /// Work since the last outcome of which nothing came: it is a part of what the next one takes. Were
+    /// it left out, only those that were cheap would count.
+    in_vain: f64,
 }
 
 impl Correction {
@@ -28,9 +31,22 @@ impl Correction {
             return;
         }
         self.outcomes = self.outcomes.saturating_add(1);
-        let ratio = (realised.as_f64() / predicted).clamp(1.0 / LIMIT, LIMIT);
+        let all = realised.as_f64() + core::mem::take(&mut self.in_vain);
+        let ratio = (all / predicted).clamp(1.0 / LIMIT, LIMIT);
         let weight = WEIGHT.max(1.0 / f64::from(self.outcomes));
         self.log_mean += weight * (ratio.ln() - self.log_mean);
+    }
+
+    /// Takes work into account that was given up when such a part of it was done. As long as nothing is
+    /// ever done the factor stays what it is: at a higher one nothing might be tried any more, and
+    /// nothing learnt.
+    pub(crate) fn given_up(&mut self, predicted: f64, part: f64, realised: Cycles) {
+        let done = predicted * finite(part).clamp(0.0, 1.0);
+        if done > 0.0 {
+            self.outcome(done, realised);
+        } else {
+            self.in_vain += realised.as_f64();
+        }
     }
 
     /// The factor to apply to calibrated costs. `spread` is by which factor
@@ -69,6 +85,18 @@ mod tests {
         let mut correction = Correction::default();
         correction.outcome(1.0, Cycles::MAX);
         assert!(correction.factor(1.0).expected <= 8.001);
+    }
+
+    /// Whoever counts only what was completed has the cheap ones.
+    #[test]
+    fn work_that_is_given_up_counts_with_what_was_done_of_it() {
+        let mut correction = Correction::default();
+        correction.given_up(1000.0, 0.0, Cycles(100));
+        assert_eq!(correction.factor(2.0), Correction::default().factor(2.0), "nothing was done");
+        correction.given_up(1000.0, 0.25, Cycles(400));
+        assert!((correction.factor(2.0).expected - 2.0).abs() < 1e-9, "500 for a quarter");
+        correction.outcome(1000.0, Cycles(2000));
+        assert!((correction.factor(2.0).expected - 2.0).abs() < 1e-9, "it counted once");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::correction::Correction;
 use crate::decision::Decision;
 use crate::guard::{self, Purse, Switch};
 use crate::heat::Rates;
-use crate::held_block::HeldBlock;
+use crate::held_block::{self, HeldBlock};
 use crate::interval::{Interval, finite};
 use crate::ledger::Ledger;
 use crate::lifetime::Lifetimes;
@@ -289,7 +289,7 @@ impl Economist {
                 let part_of = |all: Cycles| Cycles::from_f64(all.as_f64() * part);
                 asked += proposed as f64 * part;
                 brought += part_of(judged.realised_benefit);
-                took += part_of(judged.realised_cost + judged.realised_harm);
+                took += part_of(judged.whole_cost() + judged.realised_harm);
             }
         }
         let part = asked / all.max(1) as f64;
@@ -439,6 +439,12 @@ impl Economist {
         self.watches.observe(samples, self.sample_period, self.now, &mut self.accounts);
     }
 
+    /// The world has seen accesses of which no policy is told: refines what carried-out actions brought, and
+    /// is no evidence for anything else, as a run that cannot see them would not have it.
+    pub fn witness(&mut self, samples: &[Sample]) {
+        self.watches.observe(samples, self.sample_period, self.now, &mut self.accounts);
+    }
+
     /// A rate costs nothing when it is set, but with each sample that it brings: nobody times those one
     /// by one, so each is entered at its price.
     fn pay_for(&mut self, samples: &[Sample]) {
@@ -514,9 +520,15 @@ impl Economist {
         self.watch(proposal, &pending, cost);
     }
 
-    /// An action that was let pass has cost so much, and came to nothing.
-    pub fn in_vain(&mut self, class: ActionClass, cost: Cycles) {
-        self.accounts[class.index()].realised_cost += cost;
+    /// An action that was let pass has cost so much, and is given up when such a part of it is done, 0 if
+    /// it came to nothing. To be told before it is settled as aborted.
+    pub fn in_vain(&mut self, proposal: &Proposal, part: f64, cost: Cycles) {
+        let class = proposal.action.class().index();
+        self.accounts[class].aborted_cost += cost;
+        if let Some(pending) = self.take_pending(proposal) {
+            self.corrections[class].given_up(f64::from(pending.calibrated), part, cost);
+            self.put_pending(proposal, pending);
+        }
     }
 
     /// The program has walked through pages that were zeroed for it ahead of time.
@@ -666,9 +678,11 @@ impl Economist {
             return self.watches.has_room(page, self.now)
                 && guard::is_held_out(number, self.salt, one_in);
         }
-        let class = proposal.action.class();
-        (by_profile(class) || class == ActionClass::Compact)
-            && guard::is_held_out(proposal.op.0, self.salt, one_in)
+        let number = match proposal.action.class() {
+            ActionClass::Compact => held_block::number_of(self.now),
+            class => by_profile(class).then_some(proposal.op.0),
+        };
+        number.is_some_and(|number| guard::is_held_out(number, self.salt, one_in))
     }
 
     /// Whether it pays, and what follows from that.

@@ -321,6 +321,10 @@ impl fmt::Display for Turn<'_> {
         let Some(flip) = self.decision.flip else {
             let any = match self.decision.action {
                 Action::Prefetch { .. } | Action::Prezero { .. } => "whatever came of others",
+                Action::Populate { .. } => "however many pages are touched",
+                Action::FirstTouch { .. } => "whatever page walks it averts",
+                Action::Compact { .. } if self.pays => "however few are wanted",
+                Action::Compact { .. } => "whatever is wanted",
                 Action::ZeroAhead { .. } => "however many are wanted",
                 action if model::turns_on_worth(&action) => "whatever memory is worth",
                 Action::Recompress { .. } => "whatever it is expected to set free",
@@ -524,10 +528,7 @@ impl Turn<'_> {
             Action::Populate { .. } => {
                 return Count(rate.get().round() as u64, "touched page").to_string();
             }
-            Action::Compact { .. } => {
-                return Count(rate.get().round() as u64, "wanted block").to_string();
-            }
-            Action::ZeroAhead { .. } => {
+            Action::Compact { .. } | Action::ZeroAhead { .. } => {
                 let count = if self.pays { rate.get().ceil() } else { rate.get().floor() };
                 return Count(count as u64, "wanted block").to_string();
             }

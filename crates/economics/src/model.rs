@@ -154,19 +154,6 @@ fn turned(action: &Action) -> Option<Turned> {
             },
             f64::from(range.count.min(u32::from(u16::MAX))),
         )),
-        // Blocks that become free and are wanted: each brings what each of them does now.
-        Action::Compact { .. } => Some((
-            |action, blocks| match action {
-                Action::Compact { wanted, brings, within, left, pages, .. } => {
-                    let blocks = HugePages::from_f64(blocks);
-                    let each = brings.as_f64() / wanted.as_f64().max(1.0);
-                    let brings = Cycles::from_f64(each * blocks.as_f64());
-                    Action::Compact { blocks, wanted: blocks, brings, within, left, pages }
-                }
-                other => other,
-            },
-            f64::from(u32::MAX),
-        )),
         // Bytes that are set free, with bounds as far apart as they are.
         Action::Recompress { pages, each, .. } => Some((
             |action, bytes| match action {
@@ -273,6 +260,18 @@ pub fn flip(
         return turn_of_count(u32::try_from(most).unwrap_or(u32::MAX), |wanted| {
             let wanted = HugePages(wanted.into());
             let action = Action::ZeroAhead { blocks, wanted, spares };
+            price(&Proposal { action, ..*proposal }, conditions).margin(hurdle) > 0.0
+        })
+        .map(PerSecond);
+    }
+    if let Action::Compact { blocks, wanted, brings, within, left, pages } = proposal.action {
+        // Of those that become free: with the same moved pages there are no more. Each brings what each
+        // that is wanted does now.
+        let each = brings.as_f64() / wanted.as_f64().max(1.0);
+        return turn_of_count(u32::try_from(blocks.get()).unwrap_or(u32::MAX), |wanted| {
+            let brings = Cycles::from_f64(each * f64::from(wanted));
+            let wanted = HugePages(wanted.into());
+            let action = Action::Compact { blocks, wanted, brings, within, left, pages };
             price(&Proposal { action, ..*proposal }, conditions).margin(hurdle) > 0.0
         })
         .map(PerSecond);

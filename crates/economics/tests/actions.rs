@@ -369,11 +369,6 @@ fn a_decision_turns_where_it_says_that_it_turns() {
             }) as fn(f64) -> Action,
         ),
         (populate(5), |x| populate(x as u16)),
-        (compact((4, 2), 20_000_000, Nanos::seconds(20), 700_000), |x| {
-            let wanted = x.round() as u32;
-            let brings = 10_000_000 * u64::from(wanted);
-            compact((wanted, wanted), brings, Nanos::seconds(20), 700_000)
-        }),
     ] {
         let ledger = price(&of(action), &conditions);
         let turn = flip(&of(action), &ledger, &conditions).expect("it turns").get();
@@ -381,6 +376,30 @@ fn a_decision_turns_where_it_says_that_it_turns() {
         assert!(margin(turn * 1.05 + 1.0) > 0.0, "{action:?} {turn}");
         assert!(margin((turn * 0.95 - 1.0).max(0.0)) <= 0.0, "{action:?} {turn}");
     }
+}
+
+/// As many blocks become free as there are pages moved for: the decision turns within them, or not.
+#[test]
+fn compaction_turns_on_how_many_of_its_blocks_are_wanted() {
+    const EACH: u64 = 1_000_000_000;
+    let (telemetry, calibration) = (roomy(), calibration());
+    let conditions = conditions(&telemetry, &calibration);
+    let hurdle = 1.0 + calibration.parameters.hysteresis;
+    let of_pages = |pages| compact((400, 0), 0, Nanos::SECOND, pages);
+    let cost = price(&of(of_pages(1_000_000)), &conditions).cost.expected / 1e6;
+    // Some 250 blocks have to be wanted.
+    let pages = (250.0 * EACH as f64 / (hurdle * cost)) as u64;
+    let with = |blocks, wanted: u32| {
+        of(compact((blocks, wanted), EACH * u64::from(wanted), Nanos::SECOND, pages))
+    };
+    let turn = |proposal: Proposal| flip(&proposal, &price(&proposal, &conditions), &conditions);
+    let margin = |wanted| price(&with(400, wanted), &conditions).margin(hurdle);
+    for now in [1, 10, 300, 400] {
+        let turn = turn(with(400, now)).expect("it turns").get();
+        assert!((200.0..255.0).contains(&turn), "{now}: {turn}");
+        assert!(margin(turn.ceil() as u32) > 0.0 && margin(turn.floor() as u32) <= 0.0, "{turn}");
+    }
+    assert_eq!(turn(with(100, 100)), None, "all of them are not enough");
 }
 
 /// Above zero if it pays by the benefit that counts, of new memory and looks the expected one.

@@ -253,6 +253,24 @@ fn whether_moving_pages_together_has_made_a_block_is_compared_with_what_was_pred
     assert!(account.realised_benefit.is_zero(), "it is in the account of the huge page");
 }
 
+/// Blocks are asked for again and again until there are enough. Were each of these drawn, one of the first
+/// would be, and hardly any block would ever be made.
+#[test]
+fn one_second_in_so_many_goes_without_blocks_however_often_they_are_asked_for() {
+    const ASKED: u64 = 50_000;
+    let (mut economist, mut telemetry) = (holding_out(16), optane_telemetry());
+    let mut refused = 0;
+    for op in 0..ASKED {
+        let decision = economist.decide(&wanted_block(op), &telemetry);
+        refused += u64::from(decision.verdict == Verdict::HeldOut);
+        telemetry.now += Nanos::millis(20);
+    }
+    assert!((ASKED / 32..ASKED / 11).contains(&refused), "{refused}");
+    let account = economist.account(ActionClass::Compact);
+    assert_eq!(account.held_out + account.vetoed, refused);
+    assert!(account.held_out * 10 < refused, "all others of its second are with it: {account:?}");
+}
+
 /// Programs end and give memory back: a block may come without anybody who moves pages.
 #[test]
 fn a_block_that_is_not_made_says_what_making_it_would_have_brought() {
@@ -708,6 +726,35 @@ fn costs_are_corrected_by_what_actions_really_cost() {
     assert!((economist.correction(ActionClass::Demote).expected - 1.0).abs() < 1e-12);
 }
 
+/// Whatever is given up in the middle has cost what it has cost: a correction by those alone that came to
+/// their end would be of the cheap ones.
+#[test]
+fn what_is_given_up_corrects_the_costs_as_far_as_it_went() {
+    let telemetry = optane_telemetry();
+    let predicted = {
+        let mut economist = enforcing();
+        economist.decide(&wanted_block(0), &telemetry);
+        economist.settle(&completed(wanted_block(0), 1), &telemetry);
+        economist.account(ActionClass::Compact).predicted_cost.get()
+    };
+    let mut economist = enforcing();
+    for op in 0..200 {
+        let proposal = wanted_block(op);
+        assert!(economist.decide(&proposal, &telemetry).passes);
+        // Half of it for the price of all, in two turns of which the first has done nothing.
+        let part = if op % 2 == 0 { 0.0 } else { 0.5 };
+        economist.in_vain(&proposal, part, Cycles(predicted / 2));
+        let outcome = Outcome::Aborted(Abort::RateLimited);
+        economist.settle(&Done { proposal, outcome }, &telemetry);
+    }
+    let correction = economist.correction(ActionClass::Compact);
+    assert!((correction.expected - 2.0).abs() < 0.01, "{correction:?}");
+    let account = economist.account(ActionClass::Compact);
+    assert_eq!((account.completed, account.aborted), (0, 200));
+    assert_eq!(account.aborted_cost, Cycles(predicted / 2 * 200));
+    assert!(account.realised_cost.is_zero() && account.predicted_cost.is_zero());
+}
+
 #[test]
 fn outcomes_are_counted_once_and_where_they_belong() {
     let telemetry = optane_telemetry();
@@ -720,7 +767,10 @@ fn outcomes_are_counted_once_and_where_they_belong() {
         let outcome = Outcome::Aborted(abort);
         economist.settle(&Done { proposal, outcome }, &telemetry);
     }
+    // What came to nothing was paid for as well, and is no outcome of what was predicted.
+    economist.in_vain(&proposal, 0.0, Cycles(300));
     let account = economist.account(ActionClass::Promote);
+    assert_eq!((account.aborted_cost, account.whole_cost()), (Cycles(300), Cycles(2300)));
     assert_eq!((account.proposed, account.completed, account.aborted), (1, 2, 2));
     // The second outcome of the same number has no prediction left.
     assert_eq!((account.unmatched, account.realised_cost), (1, Cycles(2000)));

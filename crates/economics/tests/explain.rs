@@ -318,11 +318,25 @@ fn what_else_could_have_been_done_is_named() {
     }
 }
 
+/// It is about no rate of accesses.
+#[test]
+fn what_filling_turns_on_is_named_where_it_does_not_turn() {
+    let mut calibration = optane();
+    // Within a fault it takes what another fault would.
+    calibration.fill_fixed = calibration.user_fault;
+    let mut economist = Economist::new(Mode::Enforce, calibration);
+    let mut proposal = promote(heat(0.0, 0.0, 0));
+    let range = PageRange { region: RegionId(1), start: PageNo(0), count: 480 };
+    proposal.action = Action::Populate { range, touched: 100, unsure: 0 };
+    let text = economist.decide(&proposal, &optane_telemetry()).to_string();
+    assert!(text.contains("; does not pay however many pages are touched\n"), "{text}");
+}
+
 /// How many are wanted is what the decision turns on, however many become free beside them.
 #[test]
 fn compaction_says_what_its_blocks_avert_in_which_time_and_how_many_would_have_to_be_wanted() {
     let mut economist = Economist::new(Mode::Enforce, optane());
-    let mut text = |wanted, brings| {
+    let mut text = |wanted, brings, pages| {
         let mut proposal = promote(heat(0.0, 0.0, 0));
         proposal.action = Action::Compact {
             blocks: HugePages(4),
@@ -330,21 +344,24 @@ fn compaction_says_what_its_blocks_avert_in_which_time_and_how_many_would_have_t
             brings: Cycles(brings),
             within: Nanos::SECOND,
             left: Nanos::SECOND,
-            pages: Pages(70),
+            pages: Pages(pages),
         };
         proposal.reason = Reason::NoFreeBlock;
         economist.decide(&proposal, &optane_telemetry()).to_string()
     };
-    let nobody = text(0, 0);
+    let nobody = text(0, 0, 7);
     for part in [
-        "compact 70 pages for 4 blocks (NoFreeBlock): ",
-        "evidence: 4 free blocks, 0 of them wanted, for 70 moved pages\n",
+        "compact 7 pages for 4 blocks (NoFreeBlock): ",
+        "evidence: 4 free blocks, 0 of them wanted, for 7 moved pages\n",
         "would pay above ",
         " wanted block",
     ] {
         assert!(nobody.contains(part), "{part}: {nobody}");
     }
-    let wanted = text(3, 300_000_000);
+    // More blocks than there will be cannot be wanted.
+    let dear = text(4, 0, 7_000_000);
+    assert!(dear.contains("; does not pay whatever is wanted\n"), "{dear}");
+    let wanted = text(3, 300_000_000, 70);
     for part in [
         "3 of them wanted, for 70 moved pages, to avert 300 Mcycles of page walks in 1.00 s, \
          counted for the 1.00 s of it that are left\n",

@@ -149,6 +149,11 @@ impl Brain {
         self.economist.observe(samples);
         self.policy.base_samples(samples, bases);
     }
+    /// The world has seen accesses that the policy is not told of: the economist's accounts have what they
+    /// gain.
+    pub fn witness(&mut self, samples: &[Sample]) {
+        self.economist.witness(samples);
+    }
     /// The program's next accesses, for a policy that wants to know them. The
     /// economist is told nothing: it judges by what has been seen.
     pub fn foresee(&mut self, upcoming: &[Upcoming]) {
@@ -275,8 +280,8 @@ impl Brain {
     }
 
     /// What the world proposed has cost so much, and came to nothing.
-    pub fn in_vain(&mut self, class: ActionClass, cost: Cycles) {
-        self.economist.in_vain(class, cost);
+    pub fn in_vain(&mut self, proposal: &Proposal, cost: Cycles) {
+        self.economist.in_vain(proposal, 0.0, cost);
     }
 
     /// What the world proposed came to its end.

@@ -541,7 +541,7 @@ pub struct AccountReport {
     pub unfinished: u64,
     /// Predicted cost of what was carried out.
     pub predicted_cost: Cycles,
-    /// What it cost.
+    /// What it cost, with what came to nothing.
     pub realised_cost: Cycles,
     /// Predicted benefit of what was carried out.
     pub predicted_benefit: Cycles,
@@ -633,7 +633,7 @@ impl AccountReport {
             aborted: account.aborted,
             unfinished: account.unfinished(),
             predicted_cost: account.predicted_cost,
-            realised_cost: account.realised_cost,
+            realised_cost: account.whole_cost(),
             predicted_benefit: account.predicted_benefit,
             realised_benefit: benefit_is_observed(class).then_some(account.realised_benefit),
             checks: CheckReport {

@@ -745,6 +745,35 @@ fn slow_memory_takes_longer() {
     }
 }
 
+/// No policy scans the kernel's pages. What their accesses gain where they are now is seen all the same,
+/// and nothing is told as realised that nobody looked at.
+#[test]
+fn accesses_to_promoted_pages_of_files_are_in_the_account() {
+    use terrace_core::{ActionClass, Nanos};
+
+    let economist = terrace_economics::Mode::Shadow;
+    let config = KernelConfig { economist, ..config(Detail::Placement) };
+    let policy = Tiering::Klocs.build(&StrategyConfig::new(2, 1));
+    let mut kernel = Kernel::new(&config, policy, 1, 10).expect("it fits");
+    cycle(&mut kernel, 0, 128 << 10);
+    let pause = Call::Compute { time: Nanos::millis(20) };
+    let mut call = |call| kernel.call(0, call).expect("legal");
+    call(pause);
+    call(Call::Stat { file: 0 });
+    call(Call::Open { file: 0 });
+    call(pause);
+    // More than the caches hold, again and again.
+    for _ in 0..4 {
+        call(Call::Read { file: 0, offset: 0, bytes: 128 << 10 });
+    }
+    let account = *kernel.economist().account(ActionClass::Promote);
+    assert!(account.completed > 0, "{account:?}");
+    assert!(!account.realised_benefit.is_zero(), "{account:?}");
+    kernel.finish();
+    let account = kernel.economist().account(ActionClass::Promote);
+    assert!(!account.judged_realised_benefit.is_zero(), "{account:?}");
+}
+
 /// A file of 64 pages is closed: the economist judges that once, not 64 times, and nothing else is
 /// counted for the pages that move.
 #[test]

@@ -57,8 +57,9 @@ pub(super) struct CbmmArgs {
     costs: Option<PathBuf>,
 
     /// Leave out one in so many of the huge pages that Terrace's estimator would put, to see what
-    /// they avert: then its books say what the others have brought. None for 0; live runs have 64.
-    /// The runs take longer by what those would have brought.
+    /// they avert: then its books say what the others have brought. As many of the ranges whose base
+    /// pages it would fill ahead, and of the seconds in which it makes free blocks, are left out too.
+    /// None for 0; live runs have 64. The runs take longer by what those would have brought.
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     hold_out: u32,
 
@@ -72,7 +73,7 @@ pub(super) struct CbmmArgs {
 
     /// Write what Terrace's estimator decides to a file, for `terrace why`. Each program in each
     /// state of memory is a process there, numbered from 1 in the order of the tables; `why`
-    /// names them.
+    /// names them. Refused where `--policies` lacks `terrace`.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 }
@@ -85,6 +86,14 @@ struct Document {
 
 impl CbmmArgs {
     pub(super) fn execute(self, json: bool) -> Result<ExitCode, Failure> {
+        // Before the file is touched: one with a header alone looks like a run that was cut off.
+        let is_ours = |policies: &[MmPolicyName]| policies.contains(&MmPolicyName::Economist);
+        if self.record.is_some() && !self.policies.is_empty() && !is_ours(&self.policies) {
+            return Err(Failure::bad_input(
+                "--record: what it writes is decided by `terrace`, which is not among `--policies`; \
+                 add it there, or leave `--record` out",
+            ));
+        }
         let mut files = Files::new();
         for (_, path) in self.trace.iter().filter_map(|text| text.split_once('=')) {
             files.reads("--trace", path);

@@ -347,7 +347,7 @@ impl Decider {
 
     /// What was let pass came to nothing, after so much work.
     pub(crate) fn in_vain(&mut self, pager: &Pager, proposal: Proposal, abort: Abort, took: Nanos) {
-        self.brain.in_vain(proposal.action.class(), pager.clock.cycles(took));
+        self.brain.in_vain(&proposal, pager.clock.cycles(took));
         self.carried_out(pager, proposal, Outcome::Aborted(abort));
     }
 
@@ -475,7 +475,8 @@ impl Decider {
         to.completed.store(account.completed, Relaxed);
         to.aborted.store(account.aborted, Relaxed);
         to.predicted_cost.store(account.predicted_cost.get(), Relaxed);
-        to.realised_cost.store(account.realised_cost.get(), Relaxed);
+        // Its page has one figure for all that was paid.
+        to.realised_cost.store(account.whole_cost().get(), Relaxed);
         to.predicted_benefit.store(account.predicted_benefit.get(), Relaxed);
         to.realised_benefit.store(account.realised_benefit.get(), Relaxed);
         to.explored.store(account.explored, Relaxed);

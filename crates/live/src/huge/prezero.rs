@@ -536,7 +536,7 @@ mod tests {
         drop(decider);
         let cost = |class| {
             let decider = pager.decide.decider.lock();
-            decider.brain().economist().account(class).realised_cost
+            decider.brain().economist().account(class).whole_cost()
         };
         let both = cost(ActionClass::Prezero) + cost(ActionClass::Compact);
         let all = pager.clock.cycles(took);

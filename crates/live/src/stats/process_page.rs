@@ -264,7 +264,7 @@ pub struct ClassCounters {
     pub aborted: AtomicU64,
     /// Predicted cost of what was carried out, cycles.
     pub predicted_cost: AtomicU64,
-    /// What it cost, cycles.
+    /// What it cost, with what came to nothing, cycles.
     pub realised_cost: AtomicU64,
     /// Predicted benefit of what was carried out, cycles.
     pub predicted_benefit: AtomicU64,

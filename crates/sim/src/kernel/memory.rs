@@ -6,7 +6,7 @@
 
 use terrace_core::{
     Access, BytesPerSecond, ContextId, FaultKind, Frequency, Machine, Nanos, PageNo, PageRange,
-    PageRef, PageSize, Plan, Region, RegionId, Telemetry, TierId,
+    PageRef, PageSize, Plan, Region, RegionId, Sample, SampleSource, Telemetry, TierId,
 };
 use terrace_policy::Brain;
 
@@ -629,6 +629,12 @@ impl ObjectMemory {
             }
         };
         self.counts.referenced(class, tier, lines.count, missed);
+        if missed > 0 {
+            // Scans look at the program's pages alone, and most of what moves is the kernel's.
+            let access = if lines.store { Access::Write } else { Access::Read };
+            let (source, weight) = (SampleSource::Exact, u16::try_from(missed).unwrap_or(u16::MAX));
+            self.brain.witness(&[Sample { page: id.name(), access, source, weight }]);
+        }
         time
     }
 

@@ -169,7 +169,8 @@ impl Mm {
                 return;
             }
             let (how, mut cycles) = self.compact_to(ahead.blocks, self.threads.allowance);
-            self.threads.made += self.physical.free_huge().saturating_sub(before);
+            let made = self.physical.free_huge().saturating_sub(before);
+            self.threads.made += made;
             if matches!(how, Compacted::Complete | Compacted::Skipped) {
                 if self.physical.split_partial() {
                     self.counts.reclaim.split += 1;
@@ -180,8 +181,9 @@ impl Mm {
                     self.threads.allowance = Cycles::ZERO;
                 }
             }
-            let all = self.physical.free_huge() >= ahead.blocks;
-            self.policy.became(Became::Made { all, cost: cycles });
+            // Splitting may have set some free as well.
+            let made = self.physical.free_huge().saturating_sub(before);
+            self.policy.became(Became::Made { made, of: blocks, cost: cycles });
             self.counts.background += cycles;
             self.threads.allowance -= cycles;
         }
@@ -233,7 +235,11 @@ impl Mm {
             self.threads.zeroing_refused = Some(self.counts.asked);
             return false;
         }
-        self.physical.zero_one()
+        let is_found = self.physical.zero_one();
+        if !is_found {
+            self.policy.became(Became::NotZeroed);
+        }
+        is_found
     }
 
     /// One pass of khugepaged.

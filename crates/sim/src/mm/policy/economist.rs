@@ -277,8 +277,13 @@ impl Economist {
 
     /// Something that has passed came to nothing, at such a cost.
     fn in_vain(&mut self, proposal: Option<Proposal>, cost: Cycles, why: Abort) {
-        if let Some(proposal) = proposal {
-            self.pricing.in_vain(proposal.action.class(), cost);
+        self.given_up(proposal, 0.0, cost, why);
+    }
+
+    /// The same, when such a part of it was done.
+    fn given_up(&mut self, proposal: Option<Proposal>, part: f64, cost: Cycles, why: Abort) {
+        if let Some(proposal) = &proposal {
+            self.pricing.in_vain(proposal, part, cost);
         }
         self.ended(proposal, Outcome::Aborted(why));
     }
@@ -341,6 +346,10 @@ impl Economist {
         let decision = self.decide(action, heat, Reason::PageWalksCounted);
         let margin = decision.passes.then(|| decision.margin());
         let proposal = self.under_way.latest.take();
+        // Ranges that others are better than are ranked, and priced anew before their turn comes: what
+        // was let pass for them is over.
+        let outdated = self.collapsing.take().and_then(|last| last.proposal);
+        self.in_vain(outdated, Cycles::ZERO, Abort::Stale);
         self.collapsing = Some(Collapsing { averted, now, memory, margin, action, heat, proposal });
         margin
     }
@@ -526,19 +535,24 @@ impl MmPolicy for Economist {
                     self.in_vain(proposal, cost, Abort::NoMemory);
                 }
             }
-            Became::Made { all, cost } => {
+            Became::Made { made, of, cost } => {
                 let proposal = self.under_way.making.take();
-                // A part is no measure of what was predicted of all.
-                if all {
+                if made >= of {
                     self.completed(proposal, cost);
                 } else {
-                    self.in_vain(proposal, cost, Abort::RateLimited);
+                    // What was predicted of all is compared with a part as far as it goes.
+                    let part = made as f64 / of as f64;
+                    self.given_up(proposal, part, cost, Abort::RateLimited);
                 }
             }
             Became::Zeroed { cost } => {
                 let proposal = self.under_way.zeroing.take();
                 self.completed(proposal, cost);
                 self.zeroed += 1;
+            }
+            Became::NotZeroed => {
+                let proposal = self.under_way.zeroing.take();
+                self.in_vain(proposal, Cycles::ZERO, Abort::NoMemory);
             }
             // What was zeroed last is taken first, so that zeros of before the run come last.
             Became::ZerosTaken if self.zeroed > 0 => {
@@ -573,6 +587,7 @@ impl MmPolicy for Economist {
             class,
             correction: self.pricing.correction(class).expected,
             account: *self.pricing.account(class),
+            unfinished: self.pricing.account(class).unfinished(),
         };
         let classes = ActionClass::ALL.into_iter().filter(proposed).map(book).collect();
         Some(Books { classes, deciding: self.pricing.own_cost() })
@@ -800,6 +815,48 @@ mod tests {
             ours.zeroes_ahead(&ZeroAsk { zeroed: 0, busy: 0.0, now, memory })
         };
         assert!(after(64) && !after(0));
+    }
+
+    /// What passes and does not come about is aborted. Only the last price of a range that waits for its
+    /// turn has no end yet.
+    #[test]
+    fn what_passes_has_an_end() {
+        let costs = Costs::builtin();
+        let mut ours = with("huge,mmap,30000000");
+        let candidate = |now| Candidate {
+            process: 0,
+            section: Section::Mmap,
+            offset: Bytes::ZERO,
+            address: 0x20_0000,
+            advised: false,
+            present: 512,
+            used: 512,
+            free_huge: 1,
+            can_compact: true,
+            now: Cycles(now),
+            made: 0,
+            compacting: Cycles::ZERO,
+            memory: memory(192),
+        };
+        assert!((0..3).all(|now| ours.collapse(&candidate(now)) > 0.0));
+        ours.became(Became::Collapsed { done: true, cost: Cycles(1_300_000) });
+        assert!(ours.collapse(&candidate(3)) > 0.0);
+        (0..100).for_each(|_| {
+            ours.first_touch(&ask(&costs));
+        });
+        for ends in [Became::Zeroed { cost: Cycles(7) }, Became::NotZeroed] {
+            let zero = ZeroAsk { zeroed: 0, busy: 0.0, now: Cycles(4), memory: memory(20) };
+            assert!(ours.zeroes_ahead(&zero));
+            ours.became(ends);
+        }
+        let books = ours.books().expect("it keeps books");
+        for (class, completed, aborted, unfinished) in
+            [(ActionClass::Collapse, 1, 2, 1), (ActionClass::Prezero, 1, 1, 0)]
+        {
+            let book = books.classes.iter().find(|book| book.class == class).expect("proposed");
+            let ends = (book.account.completed, book.account.aborted, book.unfinished);
+            assert_eq!(ends, (completed, aborted, unfinished), "{class:?}");
+        }
     }
 
     /// A price that nobody hears of explains nothing. One that was asked for before is not heard

@@ -193,8 +193,10 @@ pub enum Became {
     },
     /// Blocks were made ahead: all that were wanted, or as many as there was time for.
     Made {
-        /// Whether it is all of them.
-        all: bool,
+        /// How many there are.
+        made: u64,
+        /// How many were wanted.
+        of: u64,
         /// What the thread worked.
         cost: Cycles,
     },
@@ -203,6 +205,8 @@ pub enum Became {
         /// What the thread worked.
         cost: Cycles,
     },
+    /// No block was found that could be.
+    NotZeroed,
     /// Somebody has taken a zeroed block.
     ZerosTaken,
 }
@@ -238,6 +242,8 @@ pub struct ClassBook {
     pub correction: f64,
     /// The account.
     pub account: Account,
+    /// Let pass, and waiting for its end when the run was over ([`Account::unfinished`]).
+    pub unfinished: u64,
 }
 
 /// How khugepaged works.

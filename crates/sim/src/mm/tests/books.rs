@@ -69,6 +69,38 @@ fn deciding_is_in_the_books_as_programs_and_threads_have_paid_for_it() {
     assert!(self::mm(MmPolicyName::Cbmm, Fragmentation::None).books().is_none());
 }
 
+/// Each decision is vetoed, held out, completed or aborted; what waits is the price of a range whose turn
+/// to be collapsed has not come.
+#[test]
+fn every_decision_ends_somewhere() {
+    for (fragmentation, hold_out) in Fragmentation::ALL.into_iter().zip([0, 8, 8]) {
+        let config = MmConfig {
+            fragmentation,
+            hold_out,
+            ..MmConfig::new(Bytes::gib(1), MmPolicyName::Economist)
+        };
+        let mut mm = Mm::new(&config, Some(&profile())).expect("good parameters");
+        mm.map(0, START, Bytes::mib(600), Section::Mmap);
+        for page in 0..600 * 256 {
+            let address = START + page * 4096;
+            if mm.lookup(0, address, true).is_none() {
+                mm.fault(0, address, true).expect("mapped");
+            }
+            mm.advance(Cycles(page * 20_000));
+        }
+        mm.finish();
+        let books = mm.books().expect("ours keeps books");
+        assert!(!books.classes.is_empty());
+        for book in books.classes {
+            let Account { proposed, vetoed, held_out, completed, aborted, .. } = book.account;
+            let ended = vetoed + held_out + completed + aborted;
+            assert_eq!(ended + book.unfinished, proposed, "{fragmentation:?} {book:?}");
+            let waiting = u64::from(book.class == ActionClass::Collapse);
+            assert!(book.unfinished <= waiting, "{fragmentation:?} {book:?}");
+        }
+    }
+}
+
 /// A range that is unmapped is looked at before, and one in a run that ends at its end.
 #[test]
 fn what_is_held_out_is_looked_at_at_the_latest_when_it_goes() {

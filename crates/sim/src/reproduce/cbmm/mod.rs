@@ -51,7 +51,8 @@ pub struct CbmmConfig {
     pub recorded: Vec<(String, PathBuf)>,
     /// What work costs in the kernel.
     pub costs: Costs,
-    /// Of huge pages that pay, ours holds out one in so many; none for 0.
+    /// Of huge pages and filled ranges that pay, and of seconds with compaction ahead, ours holds out one
+    /// in so many; none for 0.
     pub hold_out: u32,
     /// Host threads; the result does not depend on it.
     pub host_threads: usize,

@@ -100,18 +100,24 @@ impl CbmmTable {
         if self.runs.iter().all(|run| run.books.is_none()) {
             return Ok(());
         }
-        writeln!(f, "\nWhat terrace decided: cost and benefit, predicted and realised")?;
         writeln!(
             f,
-            "  {:10} {:22} {:11} {:>9} {:>9} {:>8} {:>9} {:>9} {:>9} {:>9}",
+            "\nWhat terrace decided: cost and benefit of what was completed, predicted and realised; \
+             cost of what was aborted"
+        )?;
+        writeln!(
+            f,
+            "  {:10} {:22} {:11} {:>9} {:>9} {:>9} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9}",
             "",
             "",
             "",
             "proposed",
             "completed",
+            "aborted",
             "held out",
             "cost",
             "realised",
+            "in vain",
             "benefit",
             "realised"
         )?;
@@ -125,15 +131,17 @@ impl CbmmTable {
                 };
                 writeln!(
                     f,
-                    "  {:10} {:22} {:11} {:>9} {:>9} {:>8} {:>9} {:>9} {:>9} {:>9}",
+                    "  {:10} {:22} {:11} {:>9} {:>9} {:>9} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9}",
                     run.program,
                     run.fragmentation.name(),
                     class.name(),
                     account.proposed,
                     account.completed,
+                    account.aborted,
                     account.held_out,
                     time(account.predicted_cost),
                     time(account.realised_cost),
+                    time(account.aborted_cost),
                     time(account.predicted_benefit),
                     brought,
                 )?;
