@@ -161,8 +161,9 @@ fn a_record_of_decisions_that_nobody_takes_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let record = directory.path().join("decisions");
     fs::write(&record, "another run's").expect("it can be written");
-    let mut command = terrace();
-    command.args(["reproduce", "cbmm", "--quick", "--only", "mcf", "--policies", "never,cbmm"]);
+    let command = terrace();
+    let command =
+        command.args(["reproduce", "cbmm", "--quick", "--only", "mcf", "--policies", "never,cbmm"]);
     let error = common::refused(command.arg("--record").arg(&record));
     assert!(error.contains("--record") && error.contains("`terrace`"), "{error}");
     assert_eq!(fs::read_to_string(&record).expect("it is there"), "another run's");
