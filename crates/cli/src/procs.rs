@@ -4,7 +4,7 @@ use std::fs;
 use std::hint::black_box;
 
 use terrace_core::Nanos;
-use terrace_sampler::ProcStat;
+use terrace_sampler::{ProcStat, proc_text};
 
 /// A process's line in `/proc/PID/stat`, as far as it is used here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(crate) struct Stat {
 impl Stat {
     /// Reads a process's line; `None` if there is no such process (any more).
     pub(crate) fn of(pid: u32) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+        Self::parse(&proc_text(format!("/proc/{pid}/stat")).ok()?)
     }
 
     fn parse(line: &str) -> Option<Self> {
@@ -43,7 +43,7 @@ pub(crate) fn is_alive(pid: u32) -> bool {
 fn has_living_thread(pid: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     threads
-        .filter_map(|thread| Stat::parse(&fs::read_to_string(thread.path().join("stat")).ok()?))
+        .filter_map(|thread| Stat::parse(&proc_text(thread.path().join("stat")).ok()?))
         .any(|stat| !stat.zombie)
 }
 

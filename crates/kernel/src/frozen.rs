@@ -19,8 +19,8 @@ use terrace_core::Bytes;
 use terrace_live::attach::host::is_gone;
 use terrace_live::numa::moves::{Advice, ProcessHandle};
 use terrace_live::space::proc_maps::{self, Mapping};
-use terrace_sampler::ProcStat;
 use terrace_sampler::pagemap::{Pagemap, Query, is};
+use terrace_sampler::{ProcStat, proc_text};
 
 use crate::files::{named, read, write};
 use crate::setup::records::Records;
@@ -245,7 +245,7 @@ impl FrozenProcess {
 
 /// When a process began, in ticks since the machine did.
 fn started(process: u32) -> Option<u64> {
-    ProcStat::parse(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)?.started()
+    ProcStat::parse(&proc_text(format!("/proc/{process}/stat")).ok()?)?.started()
 }
 
 /// What a process has in DRAM of what can be swapped: start and length, in order.

@@ -131,6 +131,12 @@ impl Tending {
         write(&zram::control(&self.root, self.device).join(file), text)
     }
 
+    /// What lies in the device's file. zram counts these pages among those that it holds, though they take no
+    /// memory.
+    fn in_file(&self) -> Backed {
+        backed(&self.root, self.device).unwrap_or_default()
+    }
+
     /// Does what is to be done now.
     ///
     /// # Errors
@@ -149,7 +155,8 @@ impl Tending {
             let excess = held.memory - limit.min(held.memory);
             if !excess.is_zero() {
                 // A page that leaves sets free what it takes compressed.
-                self.ratio = (held.original.as_f64() / held.memory.as_f64().max(1.0)).max(1.0);
+                let inside = held.original - self.in_file().held;
+                self.ratio = (inside.as_f64() / held.memory.as_f64().max(1.0)).max(1.0);
                 let pages = (excess.as_f64() * self.ratio / PAGE as f64).ceil() as u64;
                 self.set("writeback_limit_enable", "1")?;
                 self.set("writeback_limit", &pages.to_string())?;
@@ -167,7 +174,7 @@ impl Tending {
     /// Has idle pages compressed again.
     fn repack(&mut self) -> io::Result<()> {
         let (now, held) = (sys::now(), zram::held(&self.root, &[self.device]));
-        let there = held.map_or(0, |held| held.original.get() / PAGE);
+        let there = held.map_or(0, |held| (held.original - self.in_file().held).get() / PAGE);
         let pages = self.turns.due(now, self.idle(), there);
         let before = zram::packed(&self.root, self.device);
         let begin = sys::thread_cpu();
@@ -196,9 +203,12 @@ impl Tending {
     pub fn look(&mut self) -> Option<Idle> {
         self.permission.as_ref().filter(|_| self.recompresses)?;
         let held = zram::held(&self.root, &[self.device])?;
-        let (now, idle, there) = (sys::now(), self.idle(), held.original.get() / PAGE);
-        let traffic = repack::traffic(&self.root, self.device).unwrap_or((0, there));
-        self.turns.count(now, idle, traffic);
+        let (now, idle, file) = (sys::now(), self.idle(), self.in_file());
+        let there = (held.original - file.held).get() / PAGE;
+        let (read, written) = repack::traffic(&self.root, self.device).unwrap_or((0, there));
+        // Pages that were read from the file were not packed.
+        let read = read.saturating_sub(file.read.get() / PAGE);
+        self.turns.count(now, idle, (read, written));
         let pages = self.turns.due(now, idle, there);
         if pages == 0 {
             return None;
@@ -210,7 +220,7 @@ impl Tending {
             None if self.in_budget => (held.memory, Bytes::ZERO),
             None => machine(&self.root),
         };
-        let (returned, window) = self.turns.returned(now, traffic.0);
+        let (returned, window) = self.turns.returned(now, read);
         Some(Idle {
             pages,
             each,
@@ -405,6 +415,16 @@ mod tests {
         assert_eq!(text(&root, "idle"), "30");
     }
 
+    /// Or the more had been written, the more would be written for the same room.
+    #[test]
+    fn pages_in_the_file_say_nothing_of_how_tightly_the_others_are_packed() {
+        let (_directory, root) = device();
+        // Of 64 MiB 16 take nothing of the 32.
+        fs::write(zram::control(&root, 3).join("bd_stat"), "4096 0 4096\n").unwrap();
+        Tending::new(root.clone(), 3, false, Some(Bytes::mib(24))).turn().unwrap();
+        assert_eq!(text(&root, "writeback_limit"), "3072");
+    }
+
     #[test]
     fn below_the_limit_they_are_only_compressed_again() {
         let (_directory, root) = device();
@@ -478,7 +498,6 @@ mod tests {
         tending.turn().unwrap();
         assert_eq!(tending.take_written(), None, "the kernel has found nothing idle");
         stat("90 10 100\n");
-        tending.turn().unwrap();
         let written = tending.take_written().expect("a hundred pages");
         // At 2 : 1.
         assert_eq!((written.pages, written.bytes), (100, Bytes(50 * 4096)));

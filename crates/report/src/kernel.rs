@@ -78,9 +78,10 @@ pub struct KernelReport {
     /// Memory of the run's processes that its budget does not bound; `None` if none was found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outside: Option<Box<OutsideReport>>,
-    /// Processes that have left the run's control group, of all that there were.
+    /// Processes that have left the run's control group, of all that there were; `None` of a run without one of
+    /// its own, where nobody looks.
     #[serde(default)]
-    pub left_group: u64,
+    pub left_group: Option<u64>,
     /// What observes accesses for the policy beside what comes back, and why that.
     #[serde(default)]
     pub observing: Choice,
@@ -230,7 +231,7 @@ pub(crate) mod tests {
             holds_store: false,
             total_peak: None,
             outside: None,
-            left_group: 0,
+            left_group: None,
             tables: None,
             observing: Choice::default(),
             chooser: "kernel".into(),

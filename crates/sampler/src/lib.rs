@@ -35,7 +35,7 @@ pub mod watchers;
 pub use attribution::Stores;
 pub use choose::{Capabilities, Choice, Kind};
 pub use governor::Governor;
-pub use proc_stat::ProcStat;
+pub use proc_stat::{ProcStat, proc_text};
 pub use sampler::{Health, Pages, ProcessRange, Sampler, SamplerError};
 pub use sys::ticks_of as cpu_time;
 pub use watchers::Watchers;

@@ -2,6 +2,9 @@
 //! (`proc_pid_stat(5)`).
 
 use core::str::FromStr;
+use std::fs;
+use std::io;
+use std::path::Path;
 
 /// The fields of a line. They are numbered from 1, as the manual numbers them.
 #[derive(Clone, Copy, Debug)]
@@ -9,6 +12,16 @@ pub struct ProcStat<'a> {
     /// From the third field on: the second is the name, which may contain anything, spaces and
     /// parentheses included, and ends at the last parenthesis.
     rest: &'a str,
+}
+
+/// The text of a file of the kernel's that has a process's name in it. A name ends after 15 bytes, also in the
+/// middle of a letter: such a text is no UTF-8.
+///
+/// # Errors
+/// The system's.
+pub fn proc_text(path: impl AsRef<Path>) -> io::Result<String> {
+    let bytes = fs::read(path)?;
+    Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into()))
 }
 
 impl<'a> ProcStat<'a> {
@@ -69,6 +82,17 @@ mod tests {
 
     const LINE: &str = "77 (a) Z (b c)) S 3 77 5 0 -1 4194560 120 0 2 0 40 2 7 1 20 0 1 0 9001 0 \
                         0 0 0 0 0 0 0 0 0 0 0 0 0 0 17 1 0 5 0 0 0\n";
+
+    /// The first 15 bytes of a name of 16.
+    #[test]
+    fn a_name_that_ends_within_a_letter_hides_no_process() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("stat");
+        let line = [&b"77 (abcdefghijklmn\xc3"[..], &LINE.as_bytes()[14..]].concat();
+        fs::write(&path, line).expect("a file");
+        let text = proc_text(&path).expect("a text");
+        assert_eq!(ProcStat::parse(&text).and_then(|stat| stat.started()), Some(9001));
+    }
 
     #[test]
     fn fields_follow_the_last_parenthesis_of_the_name() {

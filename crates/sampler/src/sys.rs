@@ -1,9 +1,9 @@
 //! Clocks, and the processor time of a process of the kernel.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use crate::proc_stat::ProcStat;
+use crate::proc_stat::{ProcStat, proc_text};
 use terrace_core::Nanos;
 
 fn clock(id: libc::clockid_t) -> Nanos {
@@ -47,7 +47,7 @@ impl KernelThread {
 
 /// User and system time of a process, in whole ticks; zero if it is gone.
 pub fn ticks_of(pid: u32) -> Nanos {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return Nanos::ZERO };
+    let Ok(stat) = proc_text(format!("/proc/{pid}/stat")) else { return Nanos::ZERO };
     // SAFETY: reads a constant of the system.
     let hertz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
     let ticks = ProcStat::parse(&stat).and_then(|stat| stat.cpu_ticks()).unwrap_or(0);

@@ -4,13 +4,15 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
+use terrace_sampler::proc_text;
+
 use crate::failure::Failure;
 
 /// Refuses a process whose memory is not to be moved, and says why.
 pub(super) fn check(process: u32) -> Result<(), Failure> {
     let directory = format!("/proc/{process}");
     // One that is not there is told of by who looks for processes.
-    let Ok(status) = fs::read_to_string(format!("{directory}/status")) else { return Ok(()) };
+    let Ok(status) = proc_text(format!("{directory}/status")) else { return Ok(()) };
     if process == std::process::id() {
         let what =
             format!("--pid: {process} is this command itself, whose memory stays where it is");

@@ -8,7 +8,6 @@
 //! Secret memory (`memfd_secret`) is charged to the group as pages of files are, which are beside the budget.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::time::{Duration, Instant};
 
 use terrace_core::{Bytes, Nanos};
@@ -16,7 +15,7 @@ use terrace_kernel::setup::group::Group;
 use terrace_live::attach::targets;
 use terrace_live::sys::thread_cpu;
 use terrace_report::outside::{Cause, OutsideCause, OutsideReport};
-use terrace_sampler::ProcStat;
+use terrace_sampler::{ProcStat, proc_text};
 
 use crate::run::memory::Memory;
 use crate::run::secret::Secrets;
@@ -84,7 +83,7 @@ struct Machine<'a>(&'a Group);
 
 impl Processes for Machine<'_> {
     fn started(&self, process: u32) -> Option<u64> {
-        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        let stat = proc_text(format!("/proc/{process}/stat")).ok()?;
         ProcStat::parse(&stat)?.started()
     }
 
@@ -160,10 +159,14 @@ impl OutsideWatch {
         own: u32,
     ) -> (Vec<Memory>, BTreeSet<u32>) {
         // Before the group's: who is started in between is in the group.
-        let outside = self.known.iter().filter(|(_, known)| known.has_left);
-        let mut tree: BTreeSet<u32> =
-            outside.flat_map(|(&process, _)| system.below(process)).collect();
-        tree.extend(system.below(own));
+        let mut tree: BTreeSet<u32> = system.below(own).into_iter().collect();
+        for (&process, _) in self.known.iter().filter(|(_, known)| known.has_left) {
+            // Of what is there already all below was looked at. Each of these may take a look at every process
+            // of the machine.
+            if !tree.contains(&process) {
+                tree.extend(system.below(process));
+            }
+        }
         // Whose parent has left and has ended is nobody's child any more.
         let placed = system.placed();
         let members = system.members();
@@ -191,7 +194,9 @@ impl OutsideWatch {
             }
         }
         self.known.retain(|process, known| {
-            members.contains(process) || system.started(*process) == Some(known.started)
+            // Of a member that never left its number says enough: nothing else is known of it.
+            (members.contains(process) && !known.has_left)
+                || system.started(*process) == Some(known.started)
         });
         let outside = self.known.keys().filter(|process| !members.contains(process));
         let outside: Vec<u32> = outside.copied().collect();
@@ -291,6 +296,8 @@ impl OutsideWatch {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -417,6 +424,25 @@ mod tests {
         system.all.remove(&12);
         system.group.remove(&12);
         assert_eq!(outside(&system, 2), 0);
+    }
+
+    #[test]
+    fn a_member_with_the_number_of_one_that_had_left_took_nothing_elsewhere() {
+        let (_directory, mut watch) = watch();
+        let mut system = Stand::default();
+        system.all.extend([(11, (OWN, 1)), (12, (OWN, 2))]);
+        system.group.extend([11, 12]);
+        left(&mut watch, &system);
+        system.group.remove(&12);
+        assert_eq!((left(&mut watch, &system), watch.left()), (1, 1));
+        // It ends, and the program starts another one, which leaves as well.
+        system.all.insert(12, (11, 9));
+        system.group.insert(12);
+        let (_, members) = watch.those_that_left(&system, OWN);
+        assert_eq!(watch.beyond(&system, Bytes::ZERO, &members, || None), Bytes::ZERO);
+        assert_eq!((left(&mut watch, &system), watch.left()), (0, 1));
+        system.group.remove(&12);
+        assert_eq!((left(&mut watch, &system), watch.left()), (1, 2));
     }
 
     #[test]

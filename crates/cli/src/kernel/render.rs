@@ -228,8 +228,7 @@ fn budget(report: &KernelReport) -> Vec<(&'static str, String)> {
 fn outside(report: &KernelReport, all: &OutsideReport) -> String {
     let cause = |part: &OutsideCause| format!("{}, {}", part.cause.words(), part.peak);
     let mut parts: Vec<_> = all.causes.iter().map(cause).collect();
-    if report.left_group > 0 {
-        let left = report.left_group;
+    if let Some(left) = report.left_group.filter(|left| *left > 0) {
         parts.push(format!(
             "{} left in all; what is still charged to the group is not counted",
             counted(left, "process", "processes")
@@ -432,7 +431,7 @@ mod tests {
             causes: vec![OutsideCause { cause, now, peak }],
             own_peak: Bytes::ZERO,
         }));
-        left.left_group = 3;
+        left.left_group = Some(3);
         let budget = "budget 64.0 MiB, held, but for what lies outside of it: 50.0 MiB resident at \
                       most, 48.0 MiB now";
         assert!(has(&left, budget), "{:?}", rows(&left));

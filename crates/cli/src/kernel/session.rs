@@ -391,7 +391,9 @@ impl Session {
         }
         self.budget_seen = asked;
         let mut fast = asked;
+        let cpu = thread_cpu();
         if let Some(store) = self.look_at_total() {
+            self.engine.charge(thread_cpu().saturating_sub(cpu));
             self.share_due = now + SHARE;
             fast = store.leaves(asked, self.engine.stats().resident);
             // With each new budget the engine forgets for how long nothing has left.
@@ -629,7 +631,7 @@ impl Session {
             holds_store: self.total.is_some(),
             total_peak: self.total.map(|total| total.peak),
             outside: self.outside.as_ref().and_then(OutsideWatch::report),
-            left_group: self.outside.as_ref().map_or(0, OutsideWatch::left),
+            left_group: self.outside.as_ref().map(OutsideWatch::left),
             swap: self.made.swap().clone(),
             tables: own_device(self.made.swap())
                 .and_then(|device| zram::tables(&Root::machine(), device)),

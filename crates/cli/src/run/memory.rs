@@ -8,6 +8,7 @@ use std::os::linux::fs::MetadataExt;
 use terrace_live::sys;
 use terrace_live::sys::addresses::{WINDOW_LEN, may_be_window};
 use terrace_report::outside::Cause;
+use terrace_sampler::proc_text;
 
 use super::shared_files::{FileId, Part};
 
@@ -33,7 +34,7 @@ pub(crate) struct Memory {
 impl Memory {
     /// Of a process; `None` of one that has none (any more).
     pub(crate) fn of(process: u32) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{process}/status")).ok()?)
+        Self::parse(&proc_text(format!("/proc/{process}/status")).ok()?)
     }
 
     fn parse(status: &str) -> Option<Self> {

@@ -146,7 +146,7 @@ impl Program {
 /// and so out of reach of the run. `None` if it has it, or has ended.
 pub(super) fn why_plain(process: u32, library: &str) -> Option<String> {
     let directory = PathBuf::from(format!("/proc/{process}"));
-    let status = fs::read_to_string(directory.join("status")).ok()?;
+    let status = terrace_sampler::proc_text(directory.join("status")).ok()?;
     let maps = fs::read_to_string(directory.join("maps")).unwrap_or_default();
     if maps.contains(library) {
         let user = user(&status)?;

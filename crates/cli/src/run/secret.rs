@@ -78,8 +78,14 @@ fn read_of(process: u32) -> io::Result<u64> {
 
 /// Adds up what the text of `smaps` says of secret mappings.
 fn read(mut smaps: impl BufRead) -> io::Result<u64> {
-    let (mut sum, mut is_secret, mut line) = (0, false, String::new());
-    while smaps.read_line(&mut line)? != 0 {
+    let (mut sum, mut is_secret, mut bytes) = (0, false, Vec::new());
+    loop {
+        bytes.clear();
+        if smaps.read_until(b'\n', &mut bytes)? == 0 {
+            break;
+        }
+        // Files may have any name.
+        let line = String::from_utf8_lossy(&bytes);
         match line.split_once(':') {
             Some(("Pss", value)) if is_secret => {
                 let kib = value.split_ascii_whitespace().next().and_then(|text| text.parse().ok());
@@ -92,7 +98,6 @@ fn read(mut smaps: impl BufRead) -> io::Result<u64> {
             }
             _ => {}
         }
-        line.clear();
     }
     Ok(sum)
 }
@@ -114,6 +119,9 @@ mod tests {
             mapping("7fa275e23000-7fa276e23000 rw-p 00000000 00:00 0"),
         ];
         assert_eq!(read(text.concat().as_bytes()).unwrap(), 8 << 10);
+        let file = b"7fb275e23000-7fb276e23000 r--s 00000000 fe:00 78   /data/\xff\n";
+        let text = [&file[..], text.concat().as_bytes()].concat();
+        assert_eq!(read(&text[..]).unwrap(), 8 << 10, "a name that is no UTF-8");
     }
 
     /// While a program fills it, and for the last time when it has.

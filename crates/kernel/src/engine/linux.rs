@@ -16,6 +16,7 @@ use terrace_live::sys;
 use terrace_sampler::pagemap::{Pagemap, Query, is};
 use terrace_sampler::perf::direct::DirectReclaims;
 use terrace_sampler::perf::major::MajorFaults;
+use terrace_sampler::proc_text;
 
 use super::bound::Bound;
 use super::brake::{Brake, Braked, Holder};
@@ -293,7 +294,7 @@ impl LinuxWorld {
             return group.swapped();
         }
         let of = |process: &u32| {
-            let text = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+            let text = proc_text(format!("/proc/{process}/status")).ok()?;
             let line = text.lines().find_map(|line| line.strip_prefix("VmSwap:"))?;
             line.split_ascii_whitespace().next()?.parse().ok().map(Bytes::kib)
         };

@@ -392,9 +392,9 @@ impl<W: World> Engine<W> {
         std::mem::take(&mut self.excess.is_news)
     }
 
-    /// Whether it is given up now.
+    /// Whether it is given up now. When a program ends it has nothing, and no step comes that would see it.
     pub fn has_given_up(&self) -> bool {
-        self.excess.given_up.is_some()
+        self.excess.given_up.is_some() && self.stats.resident > self.fast
     }
 
     /// What of the machine's swap was free at the last look.

@@ -602,13 +602,14 @@ impl Group {
     /// What its memory has of swap, also of what is in RAM again and has its place there still; `None` where the
     /// kernel does not count that.
     pub fn has_of_swap(&self) -> Option<Bytes> {
-        let swapped = self.swapped()?;
         if self.version == Version::Two {
-            return Some(swapped);
+            return self.swapped();
         }
-        // Version 1 counts a page in swap no longer as soon as it is read.
+        // Version 1 counts a page in swap no longer as soon as it is read. Both are read at once, as this is
+        // asked every few milliseconds.
         let text = read(&self.directory.join("memory.stat")).ok()?;
-        Some(swapped + amount(&text, "total_swapcached").unwrap_or_default())
+        let in_both = amount(&text, "total_swapcached").unwrap_or_default();
+        Some(amount(&text, "total_swap")? + in_both)
     }
 
     /// For how long some thread of it waited for memory, since it exists; `None` where the kernel does not

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use terrace_sampler::ProcStat;
+use terrace_sampler::{ProcStat, proc_text};
 
 /// Which processes are attached to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Targets {
 
 /// Whether a process is there and not merely waited for.
 fn is_running(process: u32) -> bool {
-    fs::read_to_string(format!("/proc/{process}/stat"))
+    proc_text(format!("/proc/{process}/stat"))
         .ok()
         .is_some_and(|stat| ProcStat::parse(&stat).is_some_and(|stat| !stat.has_ended()))
 }
@@ -65,7 +65,7 @@ fn parents() -> BTreeMap<u32, u32> {
         .flatten()
         .filter_map(|entry| {
             let process = entry.ok()?.file_name().to_str()?.parse().ok()?;
-            let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+            let stat = proc_text(format!("/proc/{process}/stat")).ok()?;
             let stat = ProcStat::parse(&stat)?;
             (!stat.has_ended()).then_some((process, stat.parent()?))
         })

@@ -2,10 +2,8 @@
 //! much it has mapped, for it has no thread of ours to look at its page map; the kernel says how much
 //! of it others have, too.
 
-use std::fs;
-
 use terrace_core::Bytes;
-use terrace_sampler::ProcStat;
+use terrace_sampler::{ProcStat, proc_text};
 
 /// After so many page faults it is looked again: fewer copies make little difference.
 const MANY_FAULTS: u64 = 256;
@@ -24,7 +22,7 @@ impl Lent {
     /// Looks, if the process may have changed much since the last time. A look walks its page
     /// tables: the more it has, the more must have happened.
     pub(super) fn look(&mut self, pid: u32) {
-        let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
+        let read = |file: &str| proc_text(format!("/proc/{pid}/{file}")).ok();
         let faults = read("stat").and_then(|text| minor_faults(&text)).unwrap_or(u64::MAX);
         let many = MANY_FAULTS.max(self.bytes.get() / 4096 / 64);
         if self.looked && faults.saturating_sub(self.faults) < many {

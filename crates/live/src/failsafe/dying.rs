@@ -15,7 +15,7 @@
 
 use std::fs;
 
-use terrace_sampler::ProcStat;
+use terrace_sampler::{ProcStat, proc_text};
 
 use crate::sys;
 
@@ -35,14 +35,14 @@ pub enum Left {
 
 /// Makes a process's dying threads run like others, if its main thread has ended.
 pub fn hasten(pid: u32) -> Left {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return Left::Nothing };
+    let Ok(stat) = proc_text(format!("/proc/{pid}/stat")) else { return Left::Nothing };
     if !ProcStat::parse(&stat).is_some_and(|stat| stat.has_ended()) {
         return Left::Living;
     }
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Left::Nothing };
     let mut left = Left::Nothing;
     for task in tasks.flatten() {
-        let read = |name| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        let read = |name| proc_text(task.path().join(name)).unwrap_or_default();
         match Thread::parse(&read("stat"), &read("status")) {
             None | Some(Thread { ended: true, .. }) => {}
             Some(Thread { dying: true, idle, .. }) => {
