@@ -31,7 +31,9 @@ pub(crate) fn apply(flags: c_int) -> bool {
 }
 
 /// Moves what is mapped of a range, and leaves as much room in between as was there. Fails where nothing is
-/// mapped at its beginning, and nothing has moved; or as the kernel does at a part that it does not move.
+/// mapped at its beginning; or as the kernel does at a part that it does not move. Before it broke off, the
+/// kernel may have moved mappings at the beginning that were not registered. Then nothing is there, either,
+/// and the rest stays: nobody may ask which of the two it was.
 pub(crate) fn move_parts(start: usize, end: usize, flags: c_int, to: usize) -> *mut c_void {
     let moves = |at: usize, len: usize| {
         // SAFETY: a part of what the caller of `mremap` moves.
