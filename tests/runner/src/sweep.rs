@@ -22,6 +22,7 @@ const CASE: Duration = Duration::from_mins(1);
 const LEFT_OUT: &[&str] = &[
     "daemonize",
     "eviction_happens",
+    "mremap_several_raw",
     "namespaces_left",
     "oom_cgroup",
     "sys_proc_mem",
