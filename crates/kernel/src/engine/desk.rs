@@ -147,13 +147,7 @@ impl Desk {
         // What a page takes to be read the kernel does not say: the model has a figure for that.
         telemetry.tiers[FILE.index()].write_latency = written.took / written.pages.max(1);
         telemetry.tier_count = 3;
-        let each = written.returned as f64 / written.there.max(1) as f64;
-        let heat = Heat {
-            loads: PerSecond::from_count(each, written.window),
-            samples: u32::try_from(written.returned).unwrap_or(u32::MAX),
-            window: written.window,
-            ..Heat::default()
-        };
+        let heat = returns(written.returned, written.there, written.window);
         let pages = u32::try_from(written.pages).unwrap_or(u32::MAX);
         let action = Action::Reclaim { from: SWAP, to: FILE, pages, bytes: written.bytes };
         let why = (Urgency::Forced, Reason::StoreFull);
@@ -175,13 +169,7 @@ impl Desk {
         let mut telemetry = self.telemetry(world, room, None);
         let store = &mut telemetry.tiers[SWAP.index()];
         (store.capacity, store.free) = (idle.room.0.max(Bytes(1)), idle.room.1);
-        let each = idle.returned as f64 / idle.there.max(1) as f64;
-        let heat = Heat {
-            loads: PerSecond::from_count(each, idle.window),
-            samples: u32::try_from(idle.returned).unwrap_or(u32::MAX),
-            window: idle.window,
-            ..Heat::default()
-        };
+        let heat = returns(idle.returned, idle.there, idle.window);
         let [least, saves, most] = idle.saves;
         let action = Action::Recompress {
             tier: SWAP,
@@ -210,5 +198,15 @@ impl Desk {
         let moved = PageSize::Base.bytes() * repacked.pages;
         let outcome = Outcome::Completed { cost, moved };
         self.economist.settle(&Done { proposal, outcome }, &telemetry);
+    }
+}
+
+/// How often a page comes back, where so many of those that lie somewhere did within a time.
+fn returns(returned: u64, there: u64, window: Nanos) -> Heat {
+    Heat {
+        loads: PerSecond::from_count(returned as f64 / there.max(1) as f64, window),
+        samples: u32::try_from(returned).unwrap_or(u32::MAX),
+        window,
+        ..Heat::default()
     }
 }
