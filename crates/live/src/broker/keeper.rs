@@ -241,10 +241,12 @@ impl Rounds {
     }
 
     /// What a process had in common with relatives that are all gone becomes part of its share: it
-    /// would give that back otherwise, and have it again a round later.
+    /// would give that back otherwise, and have it again a round later. So does what it has found
+    /// to be its own meanwhile, and holds.
     fn inherit(&self) {
         for ((_, slot), size) in self.slots().zip(family_sizes(&self.relatives())) {
             if size == 0 && slot.relatives.load(Relaxed) > 0 {
+                slot.grant.fetch_max(slot.held.load(SeqCst), SeqCst);
                 slot.grant.fetch_add(slot.common.load(SeqCst), SeqCst);
             }
         }
@@ -499,6 +501,23 @@ mod tests {
         left.common.store(0, Relaxed);
         bench.settle(1.0);
         assert!(grant(left) + grant(other) >= 98, "all is given: {} {}", grant(left), grant(other));
+    }
+
+    /// It had looked at its page map before the broker looked at its relative.
+    #[test]
+    fn the_last_of_a_family_keeps_what_it_found_to_be_its_own() {
+        let mut bench = Bench::new(100);
+        let (_, left) = (bench.process(true, 7, 60, 60), bench.process(true, 7, 60, 60));
+        bench.process(true, 8, 4, 0);
+        bench.settle(1.0);
+        left.common.store(0, Relaxed);
+        left.held.store(60 * MIB, Relaxed);
+
+        bench.end(0);
+        bench.rounds.round();
+
+        assert_eq!(relatives(left), 0);
+        assert!(grant(left) >= 60, "{}", grant(left));
     }
 
     #[test]

@@ -178,12 +178,11 @@ fn ask(page: &BrokerPage, slot: &Slot, patience: u64) {
     if now < SILENT_UNTIL.load(Relaxed) || page.closed.load(Relaxed) != 0 {
         return;
     }
-    let number = slot.ask.fetch_add(1, AcqRel).wrapping_add(1);
-    page.ring();
+    let number = put_question(page, slot);
     let until = now + patience;
     loop {
         let answered = slot.answer.load(Acquire);
-        if answered.wrapping_sub(number).cast_signed() >= 0 {
+        if answers(answered, number) {
             return;
         }
         if now >= until {
@@ -193,6 +192,18 @@ fn ask(page: &BrokerPage, slot: &Slot, patience: u64) {
         sys::futex_wait(&slot.answer, answered, Some(until - now), true);
         now = sys::now();
     }
+}
+
+/// Has the broker look at once; the question's number.
+fn put_question(page: &BrokerPage, slot: &Slot) -> u32 {
+    let number = slot.ask.fetch_add(1, AcqRel).wrapping_add(1);
+    page.ring();
+    number
+}
+
+/// Whether the last answer is to this question, or to a later one.
+fn answers(last: u32, question: u32) -> bool {
+    last.wrapping_sub(question).cast_signed() >= 0
 }
 
 /// Whether this process, which is not managed and has so many mapped bytes, can fork and stay so.
@@ -230,6 +241,8 @@ pub struct Share {
     allowed: AtomicU64,
     /// Whether it has been looked up since the last fork.
     known: AtomicBool,
+    /// What of `common` was taken for this process's alone since, for there were no relatives.
+    forgotten: AtomicU64,
     /// Whether there are pages of which the policy knows nothing, see [`crate::fork::shared_frames`].
     apart: AtomicBool,
     /// Whether the policy has asked for one of them to leave since the last round began: it knew
@@ -241,6 +254,10 @@ pub struct Share {
     born_at: AtomicU64,
     /// Until when (ns) the broker is not asked for more, for there was none.
     modest_until: AtomicU64,
+    /// The question by which the broker was last told that less is in common than it thought, and
+    /// until when (ns) nothing is given back for want of its answer.
+    told: AtomicU32,
+    told_until: AtomicU64,
 }
 
 impl Share {
@@ -285,6 +302,7 @@ impl Share {
             return;
         };
         self.wait_until.store(sys::now() + CHILDHOOD, Relaxed);
+        self.told_until.store(0, Relaxed);
         let resident = pager.resident();
         self.note_fork(resident, sys::now());
         self.born_at.store(self.forked_at(), Relaxed);
@@ -326,6 +344,7 @@ impl Share {
     }
 
     fn note_fork(&self, resident: u64, at: u64) {
+        self.forgotten.store(0, Relaxed);
         self.common.store(resident, Relaxed);
         self.known.store(false, Relaxed);
         self.forked_at.store(at, Relaxed);
@@ -446,6 +465,39 @@ impl Share {
         Some((grant / PAGE as u64).max(FLOOR))
     }
 
+    /// The same, and what of the pages in common may be held beside, of which letting go would free
+    /// nothing. Both from one round of the broker's: it raises a share by what was in common
+    /// before it says that there is nobody left to have it in common with, and who read the share
+    /// before and that after would give all of it back.
+    fn goal_and_allowance(&self) -> Option<(u64, u64)> {
+        let mut goal = self.goal()?;
+        loop {
+            let common = self.allowance();
+            let again = self.goal()?;
+            if again == goal {
+                return Some((goal, common));
+            }
+            goal = again;
+        }
+    }
+
+    /// Tells the broker at once that much less than before is in common.
+    ///
+    /// What a process has found to be its own it would have to give back, for its share is what it had
+    /// beside its relatives, until the broker looks; that knows by then, mostly, that they are gone.
+    fn say_less(&self) {
+        let (Some(page), Some(slot)) = (broker(), self.slot()) else { return };
+        self.told.store(put_question(page, slot), Relaxed);
+        self.told_until.store(sys::now() + KEEPS_WAITING, Relaxed);
+    }
+
+    /// Whether the broker's word on that is still to come.
+    fn awaits_word(&self, now: u64) -> bool {
+        let told = self.told.load(Relaxed);
+        now < self.told_until.load(Relaxed)
+            && self.slot().is_some_and(|slot| !answers(slot.answer.load(Acquire), told))
+    }
+
     /// Says what the pager may hold from now on, without what counts as common.
     fn hold(&self, pages: u64) {
         if let Some(slot) = self.slot() {
@@ -457,9 +509,20 @@ impl Share {
     /// Without relatives, all is this process's alone.
     fn forget_relatives(&self, pager: &Pager) {
         if self.common() != 0 && !self.has_relatives() {
-            self.common.store(0, Relaxed);
+            self.forgotten.store(self.common.swap(0, Relaxed), Relaxed);
             // Before the broker is told so: never less than it is.
             self.hold(pager.granted());
+        }
+    }
+
+    /// On a busy machine a child may begin, and be seen by the broker, after its childhood: when its
+    /// parent has taken all for its own again, and would make room for what both have. So it is in
+    /// common again, until the page map has been asked.
+    fn remember_relatives(&self, pager: &Pager) {
+        if self.relatives() > 0 && self.forgotten.load(Relaxed) > 0 {
+            let common = self.forgotten.swap(0, Relaxed).min(pager.resident());
+            self.common.store(common, Relaxed);
+            self.known.store(false, Relaxed);
         }
     }
 
@@ -494,8 +557,8 @@ impl Worker<'_> {
         }
         share.tell(pager);
         ask(page, slot, HASTE);
-        let common = share.allowance();
-        let goal = share.goal().map_or(0, |goal| goal + common);
+        let (goal, common) = share.goal_and_allowance().unwrap_or((0, 0));
+        let goal = goal + common;
         if goal > pager.granted() {
             share.allowed.store(common, Relaxed);
             pager.grant(goal);
@@ -512,11 +575,13 @@ impl Worker<'_> {
     pub fn follow_share(&mut self) -> bool {
         let pager = self.pager;
         let share = &pager.budget.share;
-        let Some(goal) = share.goal() else { return false };
+        let now = sys::now();
+        // Asked before the share is read: the answer comes after it.
+        let waits = share.awaits_word(now);
+        share.remember_relatives(pager);
         share.forget_relatives(pager);
-        // Of what is in common, letting go would free nothing.
-        let common = share.allowance();
-        share.allowed.store(common, Relaxed);
+        let Some((goal, common)) = share.goal_and_allowance() else { return false };
+        let before = share.allowed.swap(common, Relaxed);
         let goal = goal + common;
         share.tell(pager);
         if goal >= pager.granted() {
@@ -524,7 +589,14 @@ impl Worker<'_> {
             share.hold(goal);
             return false;
         }
-        let now = sys::now();
+        if before > common + SLACK {
+            share.hold(pager.granted());
+            share.say_less();
+            return false;
+        }
+        if waits {
+            return false;
+        }
         if now < share.wait_until.load(Relaxed) || pager.freeze.is_on() {
             return false;
         }
@@ -611,6 +683,20 @@ mod tests {
         assert!(!page.has_free_slot());
     }
 
+    #[test]
+    fn an_answer_is_to_its_question_and_to_all_before() {
+        assert!(answers(7, 7) && answers(8, 7) && answers(0, u32::MAX));
+        assert!(!answers(6, 7) && !answers(u32::MAX, 0));
+        let share = Share::default();
+        let slot = share.join(0);
+        share.told.store(3, Relaxed);
+        assert!(!share.awaits_word(1), "nothing was told");
+        share.told_until.store(10, Relaxed);
+        assert!(share.awaits_word(9) && !share.awaits_word(10), "not for ever");
+        slot.answer.store(3, Relaxed);
+        assert!(!share.awaits_word(9));
+    }
+
     /// All of it in one test: who was not answered asks nobody in this process for a while.
     #[test]
     fn a_question_waits_for_its_own_answer_and_one_that_nobody_answers_is_not_repeated_at_once() {
@@ -677,6 +763,20 @@ mod tests {
         assert_eq!(share.common(), 0);
         share.unshared();
         assert_eq!(share.common(), 0, "less than none is not in common");
+        // A child that was long in coming.
+        fixture::touch(pager, 0);
+        share.note_fork(30, 1);
+        share.found_common(20);
+        share.forget_relatives(pager);
+        share.remember_relatives(pager);
+        assert_eq!(share.common(), 0, "nobody has seen it");
+        slot.relatives.store(1, Relaxed);
+        share.remember_relatives(pager);
+        assert_eq!((share.common(), share.knows_common()), (1, false), "what is resident");
+        share.found_common(7);
+        share.remember_relatives(pager);
+        assert_eq!(share.common(), 7, "once");
+        slot.relatives.store(0, Relaxed);
         // Just forked (so just that it is to come), and the broker has not seen it.
         share.note_fork(30, sys::now() + 3_600_000_000_000);
         share.forget_relatives(pager);
