@@ -364,9 +364,9 @@ extern "C" fn failed(result: c_long) -> c_long {
 ///
 /// The last are served as the C library's functions are. Beside a checker they are left to the kernel, as
 /// without us. So is `mmap`, but for what it maps over: a program that maps memory by `syscall` may want
-/// none but the kernel's. What else changes memory changes none of ours: `munlock` and `munlockall` (what is
-/// not locked may leave), `shmdt` and `remap_file_pages` (shared memory is not managed), `vfork` (its child
-/// goes on in our memory, and its own calls come here).
+/// none but the kernel's. What else changes memory changes none of ours. After `munlock` and `munlockall`
+/// memory may leave that nothing holds any more. `shmdt` and `remap_file_pages` are for shared memory, which is
+/// not managed. The child of `vfork` goes on in our memory, and its own calls come here.
 extern "C" fn concerns_us(
     number: c_long,
     word: usize,

@@ -466,9 +466,9 @@ impl Share {
     }
 
     /// The same, and what of the pages in common may be held beside, of which letting go would free
-    /// nothing. Both from one round of the broker's: it raises a share by what was in common
-    /// before it says that there is nobody left to have it in common with, and who read the share
-    /// before and that after would give all of it back.
+    /// nothing. Both from one round of the broker's. It raises a share by what was in common, and
+    /// then says that there is nobody left to have it in common with. Who read the share before the
+    /// one and the relatives after the other would give all of it back.
     fn goal_and_allowance(&self) -> Option<(u64, u64)> {
         let mut goal = self.goal()?;
         loop {
@@ -483,8 +483,8 @@ impl Share {
 
     /// Tells the broker at once that much less than before is in common.
     ///
-    /// What a process has found to be its own it would have to give back, for its share is what it had
-    /// beside its relatives, until the broker looks; that knows by then, mostly, that they are gone.
+    /// Its share is what it had beside its relatives, so it would have to give back what it has found
+    /// to be its own. Mostly they are gone, and the broker finds that when it looks.
     fn say_less(&self) {
         let (Some(page), Some(slot)) = (broker(), self.slot()) else { return };
         self.told.store(put_question(page, slot), Relaxed);
