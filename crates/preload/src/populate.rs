@@ -9,8 +9,8 @@ use libc::c_int;
 use terrace_live::fork::wiped::Range;
 use terrace_live::space::advised::whole_pages;
 use terrace_live::space::proc_maps;
-use terrace_live::sys;
 use terrace_live::sys::limits::with_more_descriptors;
+use terrace_live::sys::{self, PAGE};
 use terrace_live::workers::{idle_priority, threads};
 
 use crate::state;
@@ -26,8 +26,13 @@ const ON_FAULT: u8 = 2;
 pub(crate) fn mapped(start: usize, len: usize, flags: c_int) {
     // With the other flag it does nothing.
     let is_asked = flags & (libc::MAP_POPULATE | libc::MAP_NONBLOCK) == libc::MAP_POPULATE;
-    // Of more than that, much would have left again before the call returns.
-    let fits = || state::config().is_some_and(|config| len as u64 <= config.fast.get() / 2);
+    // Of more than that, much would have left again before the call returns. Of a budget that
+    // several processes have, it is this one's part.
+    let fits = || {
+        let whole = state::config().map_or(0, |config| config.fast.get());
+        let part = state::pager().map_or(whole, |pager| pager.granted() * PAGE as u64);
+        len as u64 <= whole.min(part) / 2
+    };
     // A program under a filter might be killed for another call than the one that it has made.
     if is_asked && !idle_priority::is_left_alone() && fits() {
         bring_in((start, start + len));

@@ -92,6 +92,10 @@ fn read_spilled<'r>(
 #[repr(C, align(4096))]
 pub(crate) struct Aligned<const N: usize>(pub [u8; N]);
 
+/// How often the lock for reading is tried where somebody waits for a page: some microseconds, without
+/// yielding. Longer than another takes to read a fault, and who reads anything else may need the page.
+pub(crate) const PATIENCE: u32 = 60;
+
 /// The content of fresh pages.
 static ZEROS: Aligned<{ PAGE * MOST }> = Aligned([0; PAGE * MOST]);
 
@@ -125,6 +129,7 @@ impl Worker<'_> {
 
     /// Moves a page's frame back from its staging slot.
     pub(crate) fn unstage(&mut self, place: &Place<'_>, slot: u32) -> i32 {
+        let Some(_reading) = self.reading_within(PATIENCE) else { return EAGAIN };
         let staging = &self.pager.evict.staging;
         let (uffd, from) = (self.pager.uffd(), staging.address(slot));
         let (_, mut error) = self.move_frames(uffd, place.address(), from, PAGE);

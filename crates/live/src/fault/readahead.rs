@@ -222,9 +222,7 @@ impl Worker<'_> {
             }
         }
         let unpacked = sys::now();
-        // What a read event takes away has been taken away before this is
-        // got, and nothing more is before it is given back: else old content
-        // could come back to life.
+        // Else old content could come back to life.
         let reading = self.reading_if_free();
         let mut filled = 0;
         for run in runs(taken) {
@@ -265,9 +263,19 @@ impl Worker<'_> {
 
     /// The lock for reading, unless its holder needs long: he may be waiting for
     /// a page that we have.
+    ///
+    /// To be held by whoever puts content of a page that he has taken where the program can see it. The thread
+    /// that discards memory, or moves it and leaves its old place mapped, runs on as soon as that is read; who reads it
+    /// then waits for the page. Content that came in after that would be where the program has
+    /// discarded it, or moved it away from.
     pub(crate) fn reading_if_free(&self) -> Option<SharedGuard<'_>> {
+        self.reading_within(TRIES)
+    }
+
+    /// The same, with so many tries.
+    pub(crate) fn reading_within(&self, tries: u32) -> Option<SharedGuard<'_>> {
         let mut spins = 0;
-        for _ in 0..TRIES {
+        for _ in 0..tries {
             if let Some(guard) = self.pager.reading.try_share() {
                 return Some(guard);
             }

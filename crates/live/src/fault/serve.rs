@@ -7,13 +7,13 @@
 
 use core::sync::atomic::Ordering::*;
 
-use libc::EEXIST;
+use libc::{EAGAIN, EEXIST};
 use terrace_core::{FaultKind, Nanos};
 
 use crate::decide::decider::access;
 use crate::decide::notes::Note;
 use crate::failsafe::inject::{self, Point};
-use crate::fault::content::{damaged, zeros};
+use crate::fault::content::{PATIENCE, damaged, zeros};
 use crate::fault::slow_path::not_served_by;
 use crate::pager::Pager;
 use crate::space::page_state::{BUSY, PageState};
@@ -225,8 +225,10 @@ impl Worker<'_> {
         counters.decompressed.fetch_add(1, Relaxed);
         let unpacked = sys::now();
         counters.decompress_ns.fetch_add(unpacked - start, Relaxed);
+        let Some(reading) = self.reading_within(PATIENCE) else { return (EAGAIN, unpacked) };
         let error =
             self.pager.uffd().copy(place.address(), self.buffer.0.as_ptr() as usize, PAGE).1;
+        drop(reading);
         let woken = sys::now();
         counters.copy_ns.fetch_add(woken - unpacked, Relaxed);
         (error, woken)
@@ -282,6 +284,22 @@ mod tests {
             let word = place(pager, page).word.load(Relaxed);
             assert_eq!(word & BUSY, 0, "somebody else may try");
         }
+    }
+
+    /// It might have been discarded, or have moved away: its content would come to where it is no more.
+    #[test]
+    fn content_comes_back_at_no_moment_at_which_a_change_is_being_read() {
+        let pager = pager(4);
+        hold(pager, 1, 7);
+        let mut worker = Worker::new(pager, 0);
+        let before = books(pager, 1);
+        let mut serve = || worker.serve(START + PAGE, true, sys::now());
+        let reading = pager.reading.lock();
+        assert_eq!(serve(), Served::Retry);
+        drop(reading);
+        // The fixture's kernel was not asked before.
+        assert_eq!(serve(), Served::Refused(libc::EBADF));
+        assert_eq!(books(pager, 1), before);
     }
 
     /// A message that was under way when another brought the page in.
