@@ -119,7 +119,18 @@ impl Worker<'_> {
         from: usize,
         len: usize,
     ) -> (usize, i32) {
-        let moved = uffd.move_frames(to, from, len, |at| self.pagemap.is_present(at));
+        self.move_frames_and_wake(uffd, to, from, len, true)
+    }
+
+    fn move_frames_and_wake(
+        &self,
+        uffd: Uffd,
+        to: usize,
+        from: usize,
+        len: usize,
+        wakes: bool,
+    ) -> (usize, i32) {
+        let moved = uffd.move_frames(to, from, len, wakes, |at| self.pagemap.is_present(at));
         if moved.uncounted > 0 {
             let pages = (moved.uncounted / PAGE) as u64;
             self.pager.stats().counters.moves_uncounted.fetch_add(pages, Relaxed);
@@ -129,14 +140,19 @@ impl Worker<'_> {
 
     /// Moves a page's frame back from its staging slot.
     pub(crate) fn unstage(&mut self, place: &Place<'_>, slot: u32) -> i32 {
-        let Some(_reading) = self.reading_within(PATIENCE) else { return EAGAIN };
         let staging = &self.pager.evict.staging;
-        let (uffd, from) = (self.pager.uffd(), staging.address(slot));
-        let (_, mut error) = self.move_frames(uffd, place.address(), from, PAGE);
+        let (uffd, from, to) = (self.pager.uffd(), staging.address(slot), place.address());
+        let Some(reading) = self.reading_within(PATIENCE) else { return EAGAIN };
+        let (_, mut error) = self.move_frames_and_wake(uffd, to, from, PAGE, false);
         if error != 0 && error != EAGAIN && error != ENOENT && error != EEXIST {
             // A frame that is shared with a forked child cannot move; copy it.
             // The slot's own copy goes when the tail comes by.
-            error = uffd.copy(place.address(), from, PAGE).1;
+            error = uffd.copy_unwoken(to, from, PAGE).1;
+        }
+        drop(reading);
+        if error == 0 {
+            // Not before: it might take this thread's processor, and nobody could read its next fault.
+            let _ = uffd.wake(to, PAGE);
         }
         if error == 0 || error == EEXIST {
             staging.owner_of(slot).store(NOBODY, Release);

@@ -226,9 +226,13 @@ impl Worker<'_> {
         let unpacked = sys::now();
         counters.decompress_ns.fetch_add(unpacked - start, Relaxed);
         let Some(reading) = self.reading_within(PATIENCE) else { return (EAGAIN, unpacked) };
-        let error =
-            self.pager.uffd().copy(place.address(), self.buffer.0.as_ptr() as usize, PAGE).1;
+        let (uffd, content) = (self.pager.uffd(), self.buffer.0.as_ptr() as usize);
+        let error = uffd.copy_unwoken(place.address(), content, PAGE).1;
         drop(reading);
+        if error == 0 {
+            // Not before, see `unstage`.
+            let _ = uffd.wake(place.address(), PAGE);
+        }
         let woken = sys::now();
         counters.copy_ns.fetch_add(woken - unpacked, Relaxed);
         (error, woken)

@@ -28,6 +28,8 @@ const UFFDIO_WRITEPROTECT: c_ulong = 0xc018_aa06;
 const UFFDIO_POISON: c_ulong = 0xc020_aa08;
 const UFFDIO_RWPROTECT: c_ulong = 0xc018_aa09;
 const USERFAULTFD_IOC_NEW: c_ulong = 0xaa00;
+/// `UFFDIO_COPY_MODE_DONTWAKE` and `UFFDIO_MOVE_MODE_DONTWAKE`.
+const DONTWAKE: u64 = 1;
 /// `UFFDIO_RWPROTECT_MODE_RWP`; without it protection ends.
 const RWPROTECT: u64 = 1;
 
@@ -240,7 +242,16 @@ impl Uffd {
     /// Fills missing pages with copies, and wakes who waits for them. Returns
     /// how many bytes were filled, with the error that stopped it, if any.
     pub fn copy(self, to: usize, from: usize, len: usize) -> (usize, i32) {
-        let mut arg = [to as u64, from as u64, len as u64, 0, 0];
+        self.copy_in(to, from, len, 0)
+    }
+
+    /// The same, and wakes nobody: who is woken may take this thread's processor at once.
+    pub(crate) fn copy_unwoken(self, to: usize, from: usize, len: usize) -> (usize, i32) {
+        self.copy_in(to, from, len, DONTWAKE)
+    }
+
+    fn copy_in(self, to: usize, from: usize, len: usize, mode: u64) -> (usize, i32) {
+        let mut arg = [to as u64, from as u64, len as u64, mode, 0];
         match self.ioctl(UFFDIO_COPY, &mut arg) {
             Ok(()) => (len, 0),
             // The fifth word is the amount, or a negated error number.
@@ -296,7 +307,11 @@ impl Uffd {
     /// handle, and wakes who waits there. The pages keep their frames: nothing
     /// that is written meanwhile, by the program or by a device, is lost.
     pub fn mv(self, to: usize, from: usize, len: usize) -> (usize, i32) {
-        let mut arg = [to as u64, from as u64, len as u64, 0, 0];
+        self.move_in(to, from, len, 0)
+    }
+
+    fn move_in(self, to: usize, from: usize, len: usize, mode: u64) -> (usize, i32) {
+        let mut arg = [to as u64, from as u64, len as u64, mode, 0];
         match self.ioctl(UFFDIO_MOVE, &mut arg) {
             Ok(()) => (len, 0),
             Err(e) => ((arg[4] as i64).max(0) as usize, e),
@@ -311,16 +326,19 @@ impl Uffd {
     /// `mm/userfaultfd.c` keeps that error beyond the next success. It then tries the same page
     /// again, and reports that it is gone or that its new place is taken (`ENOENT`,
     /// `EEXIST`). To believe that is to lose the page.
+    ///
+    /// Without `wakes` nobody is woken who waits there.
     pub(crate) fn move_frames(
         self,
         to: usize,
         from: usize,
         len: usize,
+        wakes: bool,
         is_present: impl Fn(usize) -> Option<bool>,
     ) -> Moved {
-        let (bytes, error) = self.mv(to, from, len);
+        let (bytes, error) = self.move_in(to, from, len, if wakes { 0 } else { DONTWAKE });
         let moved = recounted((to, from, len), (bytes, error), is_present);
-        if moved.uncounted > 0 {
+        if wakes && moved.uncounted > 0 {
             // It wakes nobody for what it has not counted.
             let _ = self.wake(to + bytes, moved.uncounted);
         }
