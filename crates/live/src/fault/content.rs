@@ -94,7 +94,7 @@ pub(crate) struct Aligned<const N: usize>(pub [u8; N]);
 
 /// How often the lock for reading is tried where somebody waits for a page: some microseconds, without
 /// yielding. Longer than another takes to read a fault, and who reads anything else may need the page.
-pub(crate) const PATIENCE: u32 = 60;
+const PATIENCE: u32 = 60;
 
 /// The content of fresh pages.
 static ZEROS: Aligned<{ PAGE * MOST }> = Aligned([0; PAGE * MOST]);
@@ -119,10 +119,11 @@ impl Worker<'_> {
         from: usize,
         len: usize,
     ) -> (usize, i32) {
-        self.move_frames_and_wake(uffd, to, from, len, true)
+        self.move_counted(uffd, to, from, len, true)
     }
 
-    fn move_frames_and_wake(
+    /// The same; without `wakes` nobody is woken who waits there.
+    fn move_counted(
         &self,
         uffd: Uffd,
         to: usize,
@@ -138,22 +139,33 @@ impl Worker<'_> {
         (moved.bytes, moved.error)
     }
 
+    /// Has content come back to a page that is taken, and for which somebody waits: `put` puts it there,
+    /// wakes nobody, and gives the error that stopped it, or 0. `EAGAIN` without that if
+    /// what happens to the address space is being read, see [`Self::reading_if_free`].
+    pub(crate) fn bring_back(&self, page: usize, put: impl FnOnce() -> i32) -> i32 {
+        let Some(reading) = self.reading_within(PATIENCE) else { return EAGAIN };
+        let error = put();
+        drop(reading);
+        if error == 0 {
+            // Not before: it might take this thread's processor, and nobody could read its next fault.
+            let _ = self.pager.uffd().wake(page, PAGE);
+        }
+        error
+    }
+
     /// Moves a page's frame back from its staging slot.
     pub(crate) fn unstage(&mut self, place: &Place<'_>, slot: u32) -> i32 {
         let staging = &self.pager.evict.staging;
         let (uffd, from, to) = (self.pager.uffd(), staging.address(slot), place.address());
-        let Some(reading) = self.reading_within(PATIENCE) else { return EAGAIN };
-        let (_, mut error) = self.move_frames_and_wake(uffd, to, from, PAGE, false);
-        if error != 0 && error != EAGAIN && error != ENOENT && error != EEXIST {
-            // A frame that is shared with a forked child cannot move; copy it.
-            // The slot's own copy goes when the tail comes by.
-            error = uffd.copy_unwoken(to, from, PAGE).1;
-        }
-        drop(reading);
-        if error == 0 {
-            // Not before: it might take this thread's processor, and nobody could read its next fault.
-            let _ = uffd.wake(to, PAGE);
-        }
+        let error = self.bring_back(to, || {
+            let (_, error) = self.move_counted(uffd, to, from, PAGE, false);
+            match error {
+                0 | EAGAIN | ENOENT | EEXIST => error,
+                // A frame that is shared with a forked child cannot move; copy it.
+                // The slot's own copy goes when the tail comes by.
+                _ => uffd.copy_unwoken(to, from, PAGE).1,
+            }
+        });
         if error == 0 || error == EEXIST {
             staging.owner_of(slot).store(NOBODY, Release);
         }

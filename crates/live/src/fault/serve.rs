@@ -7,13 +7,13 @@
 
 use core::sync::atomic::Ordering::*;
 
-use libc::{EAGAIN, EEXIST};
+use libc::EEXIST;
 use terrace_core::{FaultKind, Nanos};
 
 use crate::decide::decider::access;
 use crate::decide::notes::Note;
 use crate::failsafe::inject::{self, Point};
-use crate::fault::content::{PATIENCE, damaged, zeros};
+use crate::fault::content::{damaged, zeros};
 use crate::fault::slow_path::not_served_by;
 use crate::pager::Pager;
 use crate::space::page_state::{BUSY, PageState};
@@ -225,14 +225,8 @@ impl Worker<'_> {
         counters.decompressed.fetch_add(1, Relaxed);
         let unpacked = sys::now();
         counters.decompress_ns.fetch_add(unpacked - start, Relaxed);
-        let Some(reading) = self.reading_within(PATIENCE) else { return (EAGAIN, unpacked) };
-        let (uffd, content) = (self.pager.uffd(), self.buffer.0.as_ptr() as usize);
-        let error = uffd.copy_unwoken(place.address(), content, PAGE).1;
-        drop(reading);
-        if error == 0 {
-            // Not before, see `unstage`.
-            let _ = uffd.wake(place.address(), PAGE);
-        }
+        let (at, content) = (place.address(), self.buffer.0.as_ptr() as usize);
+        let error = self.bring_back(at, || self.pager.uffd().copy_unwoken(at, content, PAGE).1);
         let woken = sys::now();
         counters.copy_ns.fetch_add(woken - unpacked, Relaxed);
         (error, woken)
