@@ -15,8 +15,6 @@ here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=bench/live/memory.sh
 . "$here/memory.sh"
 
-cc -O2 "$here/tails.c" -o "$work/tails"
-
 machine
 
 budget=$((mib + mib / 2 + 64))
@@ -28,6 +26,7 @@ grep -E 'walks averted|a run takes' "$work/recorded" || true
 row() {
     local name=$1
     shift
+    from_host "$budget"
     "$@" >"$work/out" 2>"$work/err" || { echo "$name failed: $(tail -1 "$work/err")"; return 0; }
     read -r _ p50 p99 p999 p9999 most touches rest <"$work/out"
     printf '%-26s %9.1f %9.1f %9.1f %9.1f %10.1f %9s %9s\n' "$name" \

@@ -99,6 +99,7 @@ run() {
         fragment "$fragmented"
         warm
     fi
+    from_host "${budgets[$program]}"
     ours "$bin/touches" run "$program" "${place[@]}" --memory "$memory" --under "$under" \
         --round "$round" --blocks "$(free_blocks)" --results "$work/results" \
         --report "$work/report" -- "${words[@]}"
