@@ -113,7 +113,7 @@ lint: ## Formatting, clippy, links in documentation, and shellcheck.
 	@if command -v shellcheck >/dev/null; then \
 	    echo "shellcheck scripts"; shellcheck scripts/*.sh tests/guest/*.sh tests/guest/tests/*.sh \
 	        tests/guest/host/*.sh .ci/run \
-	        bench/nodes/run.sh bench/nodes/init bench/live/tails.sh bench/live/tails_programs.sh bench/live/memory.sh bench/cbmm/*.sh bench/families/*.sh bench/kloc/*.sh bench/dapper/*.sh bench/sim/kernel_speed.sh tests/volume/*.sh; \
+	        bench/nodes/run.sh bench/nodes/init bench/live/tails.sh bench/live/tails_programs.sh bench/live/memory.sh bench/live/host.sh bench/cbmm/*.sh bench/families/*.sh bench/kloc/*.sh bench/dapper/*.sh bench/sim/kernel_speed.sh tests/volume/*.sh; \
 	else \
 	    echo "shellcheck is not installed: scripts NOT checked"; [ -z "$(MUST_RUN)" ]; \
 	fi
@@ -261,7 +261,7 @@ bench-tails: build ## First touches to the greatest, and real programs, fragment
 	@scripts/setup.sh bench-tails || echo "setup.sh bench-tails failed: what is missing is left out" >&2
 	$(CARGO) build --locked --release -p terrace-bench
 	@# The sizes of the table in docs/profile.md.
-	bench/live/tails.sh $(abspath $(TARGET))/release $(if $(filter short,$(TAILS_ROUNDS)),64 2,256 10)
+	bench/live/tails.sh $(abspath $(TARGET))/release $(if $(filter short,$(TAILS_ROUNDS)),64 2 1,256 10)
 	bench/live/tails_programs.sh $(abspath $(TARGET))/release $(TAILS_ROUNDS)
 
 .PHONY: bench-bound

@@ -18,6 +18,8 @@ seconds=${5:-6,4,2}
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+# shellcheck source=bench/live/host.sh
+. "$here/host.sh"
 
 echo "$(date -u +%F), Linux $(uname -r), $(nproc) processors," \
     "$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -1)," \
@@ -31,6 +33,8 @@ for ((round = 1; round <= rounds; round++)); do
         --hot "$hots" --threads "$threads" --seconds "$seconds" >>"$work/pager"
     for count in ${threads//,/ }; do
         for hot in ${hots//,/ }; do
+            # As much as `pager` brings back before each of its runs.
+            from_host 4096
             "$bin/terrace" --json run --engine kernel --fast 1GiB --report "$work/report" -- \
                 "$bin/gups" --size 4GiB --hot "$hot" --threads "$count" --warm "$warm" \
                 --measure "$measure" --latency "$latency" --seed "$round" \

@@ -31,13 +31,18 @@ else
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+# shellcheck source=bench/live/host.sh
+. "$here/host.sh"
 
 echo "$(date -u +%F), Linux $(uname -r), $(nproc) processors," \
     "$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -1)," \
     "$(awk '/MemTotal/ {printf "%.0f GiB", $2 / 1048576}' /proc/meminfo), load $(cut -d' ' -f1 /proc/loadavg)"
 for ((round = 1; round <= rounds; round++)); do
     for name in "$@"; do
+        # More than any of the programs needs.
+        from_host 1024
         plain=$(python3 "$here/govern.py" run "$name" "$seconds")
+        from_host 1024
         governed=$("$terrace" --json govern --mode enforce --target 2% --quiet \
             --report "$work/report" -- python3 "$here/govern.py" run "$name" "$seconds")
         printf '{"name": "%s", "plain": %s, "governed": %s, "report": %s}\n' \

@@ -31,7 +31,8 @@ trap 'restore; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM HUP
 
 cc -O2 "$(dirname "${BASH_SOURCE[0]}")/fragment.c" -o "$work/fragment"
-cc -O2 "$(dirname "${BASH_SOURCE[0]}")/tails.c" -o "$work/tails"
+# shellcheck source=bench/live/host.sh
+. "$(dirname "${BASH_SOURCE[0]}")/host.sh"
 
 # Sets when the kernel uses huge pages; false where it cannot be set.
 huge_pages() {
@@ -48,16 +49,6 @@ fragment() {
     exec 9>"$work/hold"
     read -r said <"$work/ready" || { echo "the fragmenter failed" >&2; exit 1; }
     [ "$said" = ready ]
-}
-
-# Brings so many MiB back from the host, by touching them twice and giving them back. A guest that
-# reports its free memory loses it to the host, and touches it for the first time at 65 to 260 µs for each
-# 64 KiB then; whatever ran first would pay for that. What was freed last is handed out first.
-from_host() {
-    local turn
-    for turn in 1 2; do
-        "$work/tails" "$1" order 0 >/dev/null || { echo "no $1 MiB to touch ($turn)" >&2; return 1; }
-    done
 }
 
 # How many blocks of 2 MiB are free, larger ones counted by their parts.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`system`] | under what a program runs: nothing, kernel swap, `terrace run` |
 //! | [`peer`] | kernel swap in a memory cgroup |
+//! | [`host`] | memory that a virtual machine's host has taken back |
 //! | [`interrupt`] | children, and leaving the machine as it was after Ctrl-C |
 //! | [`programs`] | real programs |
 //! | [`limits`] | what a miss costs at least on this machine |
@@ -16,6 +17,7 @@ pub mod breakdown;
 pub mod busy;
 pub mod corpus;
 pub mod histogram;
+pub mod host;
 pub mod interrupt;
 pub mod limits;
 pub mod peer;

@@ -108,8 +108,10 @@ pub fn nobody(program: &Path) -> std::process::Command {
 }
 
 impl Setup {
-    /// Makes a system ready.
+    /// Makes a system ready. Four times the budget comes back from a virtual machine's host first, which
+    /// is about what the programs here need.
     pub fn ready(&self, system: System, budget: Bytes) -> io::Result<Ready> {
+        crate::host::bring_back(Bytes(budget.get().saturating_mul(4)))?;
         let mut ready = Ready {
             words: Vec::new(),
             outer: 0,

@@ -48,6 +48,7 @@ const LONG: &[&str] = &[
     "clone_vm_outlives",
     "credentials",
     "debugger_attached",
+    "discard_while_read",
     "dlopen_constructor",
     "exit_variants",
     "faults_beside_discards",

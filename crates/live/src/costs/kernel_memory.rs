@@ -8,7 +8,7 @@ use std::thread;
 
 use terrace_core::Nanos;
 
-use super::measure::{Memory, Unmeasured, median};
+use super::measure::{Memory, Unmeasured, median, settled};
 use crate::huge::collapse::MADV_COLLAPSE;
 use crate::space::proc_maps::Pagemap;
 use crate::sys::{self, PAGE};
@@ -69,7 +69,7 @@ pub fn measure(
     let copy = copying().map_err(because("memory to copy"))?;
     all.enter("copy_base", Ok(Nanos(copy.get() / BASES as u64)));
     told("faults");
-    let base = base_faults().map_err(because("faults on base pages"))?;
+    let base = settled(base_faults).map_err(because("faults on base pages"))?;
     all.enter("fault", Ok(base.saturating_sub(Nanos(zero.get() / BASES as u64))));
     all.enter(
         "free_base",
@@ -77,10 +77,10 @@ pub fn measure(
     );
     told("huge pages");
     let fault = all.time("fault").unwrap_or_default();
-    all.enter("zero_huge", huge_faults().map(|whole| whole.saturating_sub(fault)));
+    all.enter("zero_huge", settled(huge_faults).map(|whole| whole.saturating_sub(fault)));
     all.enter("free_huge", freeing(CHUNK, libc::MADV_HUGEPAGE));
-    all.enter("collapse", collapses(BASES));
-    all.enter("collapse_sparse", collapses(1));
+    all.enter("collapse", settled(|| collapses(BASES)));
+    all.enter("collapse_sparse", settled(|| collapses(1)));
     told("flushes");
     all.enter("flush", flushes());
     told("moves");

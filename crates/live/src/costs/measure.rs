@@ -47,9 +47,10 @@ impl core::error::Error for Unmeasured {}
 pub fn measure(told: &mut dyn FnMut(&'static str)) -> Result<Measured, Unmeasured> {
     let because = |what| move |error| Unmeasured { what, error };
     told("faults");
-    let user_fault = faults(PAGES).map_err(because("faults through userfaultfd"))?;
+    let user_fault = settled(|| faults(PAGES)).map_err(because("faults through userfaultfd"))?;
     told("moves");
-    let (bring_in, take_out) = moves(PAGES).map_err(because("moves through userfaultfd"))?;
+    let [bring_in, take_out] =
+        settled_all(|| moves(PAGES)).map_err(because("moves through userfaultfd"))?;
     told("the codec");
     let (compress, decompress) = codec();
     told("copies");
@@ -125,6 +126,31 @@ pub(super) fn median(mut times: Vec<u64>) -> Nanos {
     Nanos(times.get(times.len() / 2).copied().unwrap_or(0).max(1))
 }
 
+/// Rounds of what touches memory for the first time.
+///
+/// A virtual machine that reports its free memory loses it to the host, and who touches it first then
+/// waits for the host: measured, 60 µs instead of 2 for a fault, and 6 ms instead of 0.3 for a huge
+/// page. What one round gave back the next one gets, so the second is without that, and the third
+/// is for what else was going on.
+const WARM_ROUNDS: usize = 3;
+
+/// The least of some rounds.
+pub(super) fn settled<E>(mut round: impl FnMut() -> Result<Nanos, E>) -> Result<Nanos, E> {
+    settled_all(|| round().map(|time| [time])).map(|[time]| time)
+}
+
+/// The least of some rounds, each figure for itself.
+fn settled_all<E, const N: usize>(
+    mut round: impl FnMut() -> Result<[Nanos; N], E>,
+) -> Result<[Nanos; N], E> {
+    let mut least = round()?;
+    for _ in 1..WARM_ROUNDS {
+        let next = round()?;
+        least.iter_mut().zip(next).for_each(|(least, next)| *least = next.min(*least));
+    }
+    Ok(least)
+}
+
 /// A first touch that another thread resolves with a page of zeros.
 fn faults(pages: usize) -> Result<Nanos, i32> {
     let memory = Memory::map(pages * PAGE)?;
@@ -168,7 +194,7 @@ fn serve(handle: Uffd, memory: &Memory, over: &AtomicBool) -> Result<(), i32> {
 }
 
 /// A page brought in by a copy, and one that is taken out.
-fn moves(pages: usize) -> Result<(Nanos, Nanos), i32> {
+fn moves(pages: usize) -> Result<[Nanos; 2], i32> {
     let (program, elsewhere) = (Memory::map(pages * PAGE)?, Memory::map(pages * PAGE)?);
     // Another page each time, which no cache holds by then (`forget`): what its copy takes is taken
     // off later.
@@ -192,7 +218,7 @@ fn moves(pages: usize) -> Result<(Nanos, Nanos), i32> {
     };
     let bring_in = timed(&|at| handle.0.copy(program.at + at, source.at + at, PAGE))?;
     let take_out = timed(&|at| handle.0.mv(elsewhere.at + at, program.at + at, PAGE))?;
-    Ok((bring_in, take_out))
+    Ok([bring_in, take_out])
 }
 
 /// How much memory the caches hold a small part of.
@@ -465,6 +491,14 @@ mod tests {
     }
 
     /// The operations are real and succeed; how fast they are is the machine's affair.
+    #[test]
+    fn memory_that_the_host_has_to_bring_back_first_is_not_what_a_fault_costs() {
+        let mut rounds = [[60, 5], [2, 9], [3, 4]].into_iter();
+        let least = settled_all(|| rounds.next().map(|round| round.map(Nanos)).ok_or("one more"));
+        assert_eq!(least, Ok([Nanos(2), Nanos(4)]));
+        assert_eq!(settled_all(|| Err::<[Nanos; 1], _>("no memory")), Err("no memory"));
+    }
+
     #[test]
     fn everything_that_is_priced_is_measured() {
         if crate::doctor::probe::UffdProbe::run().usable().is_err() {
