@@ -1,14 +1,14 @@
 //! Memory that a virtual machine's host has taken back.
 //!
-//! A guest that reports its free memory (`page_reporting`) loses it to the host, and who touches it first
-//! waits until the host has brought it back: 65 to 260 µs for each 64 KiB here, and whatever runs
+//! A guest that reports its free memory (`page_reporting`) loses it to the host. Who touches it first
+//! waits until the host has brought it back, 65 to 260 µs for each 64 KiB here. So whatever runs
 //! first after a pause would pay for that.
 
 use std::{fs, io, ptr};
 
 use terrace_core::Bytes;
 
-/// What one pass gave back is handed out first, but not all of it.
+/// The second pass gets most of what the first has given back, and a little that is new.
 const PASSES: usize = 2;
 
 /// Touches so much memory and gives it back, or half of what is available if that is less.

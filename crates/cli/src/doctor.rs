@@ -565,6 +565,13 @@ fn memory(facts: &Facts) -> Vec<(&'static str, String)> {
             ("swap", memory.swap.to_string()),
         ]
     };
+    if memory.free_to_host {
+        rows.push((
+            "free memory",
+            "reported to the host, which may take it back: who touches it next waits for the host"
+                .to_owned(),
+        ));
+    }
     for node in &facts.nodes {
         let what = if node.cpus.is_empty() {
             "no processors".to_owned()

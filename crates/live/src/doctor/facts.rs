@@ -80,6 +80,8 @@ pub struct Memory {
     pub overcommit: Option<u32>,
     /// `vm.max_map_count`: mappings that one process may have.
     pub max_map_count: Option<u64>,
+    /// Whether a virtual machine's host is told which memory is free, so that it can take it back.
+    pub free_to_host: bool,
 }
 
 /// What this process may do.
@@ -174,6 +176,11 @@ pub struct Cgroup {
     pub usage: Option<Bytes>,
 }
 
+/// A balloon's number among virtio devices (`linux/virtio_ids.h`), as sysfs writes it.
+const VIRTIO_ID_BALLOON: &str = "0x0005";
+/// Its feature of reporting free pages (`linux/virtio_balloon.h`).
+const VIRTIO_BALLOON_F_REPORTING: usize = 5;
+
 /// Capability numbers of `linux/capability.h`.
 const CAP_SYS_PTRACE: u64 = 1 << 19;
 const CAP_SYS_ADMIN: u64 = 1 << 21;
@@ -258,7 +265,20 @@ impl Files<'_> {
             swap: field("SwapTotal"),
             overcommit: self.number("proc/sys/vm/overcommit_memory"),
             max_map_count: self.number("proc/sys/vm/max_map_count"),
+            free_to_host: self.reports_free_memory(),
         }
+    }
+
+    /// Whether a balloon has agreed with the host on free page reporting. Each character of `features` is
+    /// a feature, from the first on.
+    fn reports_free_memory(&self) -> bool {
+        const DEVICES: &str = "sys/bus/virtio/devices";
+        self.names(DEVICES).iter().any(|name| {
+            let text = |file: &str| self.text(&format!("{DEVICES}/{name}/{file}"));
+            let features = text("features").unwrap_or_default();
+            text("device").as_deref() == Some(VIRTIO_ID_BALLOON)
+                && features.as_bytes().get(VIRTIO_BALLOON_F_REPORTING) == Some(&b'1')
+        })
     }
 
     fn privileges(&self) -> Privileges {
