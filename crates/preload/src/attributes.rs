@@ -55,7 +55,7 @@ pub(crate) fn advised(start: usize, len: usize, advice: c_int) {
             | libc::MADV_MERGEABLE
             | libc::MADV_NOHUGEPAGE
             | libc::MADV_HWPOISON
-            | mapping::MADV_GUARD_INSTALL
+            | sys::MADV_GUARD_INSTALL
     );
     if stays {
         changed(start, len);

@@ -6,6 +6,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 use libc::{c_int, c_long};
+use terrace_live::fork::Covered;
 use terrace_live::fork::wiped::Range;
 use terrace_live::huge::collapse::MADV_COLLAPSE;
 use terrace_live::space::advised::{self, whole_pages};
@@ -14,7 +15,7 @@ use terrace_live::space::regions::{CHUNK, WINDOW_LEN, in_window, window};
 use terrace_live::space::reservations;
 use terrace_live::sys::limits::with_more_descriptors;
 use terrace_live::sys::spin::SpinLock;
-use terrace_live::sys::{self, PAGE};
+use terrace_live::sys::{self, MADV_GUARD_INSTALL, PAGE};
 use terrace_live::workers::command::Command;
 use terrace_live::workers::{idle_priority, threads};
 
@@ -540,9 +541,6 @@ pub(crate) fn was_protected(start: usize, len: usize, prot: c_int) {
     }
 }
 
-/// `MADV_GUARD_INSTALL` (Linux 6.13).
-pub(crate) const MADV_GUARD_INSTALL: c_int = 102;
-
 /// Advises on memory: `madvise(2)`. Hooked for the two kinds of advice that
 /// discard content without the kernel telling a userfaultfd, here (guards) or in children, and for
 /// the one that it refuses where content is absent.
@@ -591,13 +589,15 @@ pub(crate) unsafe fn heed(at: *mut c_void, len: usize, advice: c_int) -> c_int {
 }
 
 /// Has the kernel install guards. It discards what lay there, and does not tell of that, so the pager is
-/// asked to. A child of which the copy is made before the pager has done so finds the range in a list.
+/// asked to. A child of which the copy is made before the pager has done so finds the range in a list, and
+/// installs its guards again.
 /// (A thread that waits for the pager must not keep a fork waiting, for which the pager may wait.)
 fn install_guards(
     range: (usize, usize),
     install: impl Fn() -> Result<(), i32>,
     again: impl Fn(Range) -> Result<(), i32>,
 ) -> Result<(), i32> {
+    let covered = |&(start, end): &Range| Covered { start, end, by_guards: true };
     // A handler that leaves by a jump would leave the ranges in the list.
     state::signals_blocked(|| {
         let (installed, parts, pager) = between_copies(|| {
@@ -605,7 +605,7 @@ fn install_guards(
             let parts = advised::parts(range, installed, &again);
             let pager = state::pager_even_if_broken();
             if let Some(pager) = pager {
-                pager.fork.guarded.lock().extend_from_slice(&parts);
+                pager.fork.covered.lock().extend(parts.iter().map(covered));
             }
             (installed, parts, pager)
         });
@@ -614,13 +614,13 @@ fn install_guards(
             pager.commands.ask(pager, Command::Discard, start, end);
         }
         between_copies(|| {
-            let mut guarded = pager.fork.guarded.lock();
-            for part in &parts {
-                if let Some(i) = guarded.iter().position(|listed| listed == part) {
-                    guarded.swap_remove(i);
+            let mut list = pager.fork.covered.lock();
+            for part in parts.iter().map(covered) {
+                if let Some(i) = list.iter().position(|listed| *listed == part) {
+                    list.swap_remove(i);
                 }
             }
-            drop(guarded);
+            drop(list);
             // Until the pager knew of them, content may have been brought in over the guards, and all of
             // it where nobody answers, for the program was given up. This takes it away again.
             install()

@@ -76,7 +76,7 @@ unsafe fn taken(parts: *const iovec, count: usize, mut bytes: usize, advice: c_i
                     wiped::advised(&[range], advice == libc::MADV_WIPEONFORK);
                 });
             }
-            mapping::MADV_GUARD_INSTALL => {
+            sys::MADV_GUARD_INSTALL => {
                 // Once more, which changes nothing: what the pager has brought in over them goes.
                 // SAFETY: it has been done.
                 unsafe { mapping::heed(part.iov_base, len, advice) };

@@ -9,7 +9,7 @@ use core::ffi::c_void;
 use core::mem::MaybeUninit;
 
 use libc::{c_int, c_long};
-use terrace_live::fork::wiped;
+use terrace_live::fork::{Covered, wiped};
 use terrace_live::sys::{self, PAGE};
 use terrace_live::workers::command::Command;
 use terrace_live::workers::{idle_priority, threads};
@@ -76,6 +76,7 @@ fn length(segment: usize) -> Option<usize> {
 /// Has the kernel attach a segment over a range, and the pager know of that. A child whose copy is made before
 /// the pager has done so finds the range in a list, as of guards.
 fn attach_over(range: (usize, usize), attach: impl FnOnce() -> c_long) -> c_long {
+    let covered = Covered { start: range.0, end: range.1, by_guards: false };
     let (attached, pager) = mapping::between_copies(|| {
         let attached = attach();
         if !is_done(attached) || state::config().is_none() {
@@ -85,16 +86,16 @@ fn attach_over(range: (usize, usize), attach: impl FnOnce() -> c_long) -> c_long
         wiped::unmark(range);
         let pager = state::pager_even_if_broken();
         if let Some(pager) = pager {
-            pager.fork.guarded.lock().push(range);
+            pager.fork.covered.lock().push(covered);
         }
         (attached, pager)
     });
     if let Some(pager) = pager {
         pager.commands.ask(pager, Command::Unmapped, range.0, range.1);
         mapping::between_copies(|| {
-            let mut guarded = pager.fork.guarded.lock();
-            if let Some(i) = guarded.iter().position(|&listed| listed == range) {
-                guarded.swap_remove(i);
+            let mut list = pager.fork.covered.lock();
+            if let Some(i) = list.iter().position(|&listed| listed == covered) {
+                list.swap_remove(i);
             }
         });
     }

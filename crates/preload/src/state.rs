@@ -209,7 +209,7 @@ pub(crate) fn reset() {
     // SAFETY: nobody else exists, in a child.
     unsafe {
         if let Some(pager) = any_pager() {
-            pager.fork.guarded.force_unlock();
+            pager.fork.covered.force_unlock();
         }
     }
 }

@@ -60,6 +60,10 @@ pub(crate) fn fork_unannounced(make: impl FnOnce() -> c_long) -> c_long {
         filled.inspect(Filled::tell);
     } else if let Some(filled) = &filled {
         filled.wait(parent);
+        if let Some(pager) = state::any_pager() {
+            // SAFETY: the child has no other thread.
+            unsafe { pager.guard_again() };
+        }
     }
     sys::restore_signals(mask);
     result

@@ -137,12 +137,11 @@ impl Tally {
                 println!("test {name} ... ok <{seconds:.2}s>");
             }
             Verdict::Skipped(why) if self.must_show && !may_be_skipped(name) => {
-                println!("test {name} ... FAILED <{seconds:.2}s>");
                 let why = format!(
                     "skipped, and not among what may be: {why}\n\
                      (TERRACE_UNSUPPORTED_OK=1 allows it)"
                 );
-                self.failures.push((name.to_owned(), why));
+                self.fail(name, seconds, why);
             }
             Verdict::Skipped(why) => {
                 self.skipped += 1;
@@ -152,11 +151,14 @@ impl Tally {
                 self.skipped += 1;
                 println!("test {name} ... ignored, known limit: {what}");
             }
-            Verdict::Failed(why) => {
-                println!("test {name} ... FAILED <{seconds:.2}s>");
-                self.failures.push((name.to_owned(), why));
-            }
+            Verdict::Failed(why) => self.fail(name, seconds, why),
         }
+    }
+
+    /// Says why at once, and again at the end: other cases may take an hour.
+    fn fail(&mut self, name: &str, seconds: f64, why: String) {
+        println!("test {name} ... FAILED <{seconds:.2}s>\n{why}");
+        self.failures.push((name.to_owned(), why));
     }
 
     fn summary(mut self, filtered: usize, took: Duration) -> ExitCode {

@@ -62,6 +62,7 @@ const LONG: &[&str] = &[
     "fork_during_wipes",
     "fork_small_pieces",
     "fork_small_stack",
+    "fork_while_guards",
     "fork_while_threads_fault",
     "huge_pages",
     "kill_children_anywhere",

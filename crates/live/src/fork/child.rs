@@ -11,7 +11,7 @@ use crate::pager::{MANAGER, Pager};
 use crate::space::page_state::{BUSY, PageState};
 use crate::stats::process_page::{ProcessPage, State, Text};
 use crate::sys::uffd::Uffd;
-use crate::sys::{self, limits};
+use crate::sys::{self, MADV_GUARD_INSTALL, limits};
 use crate::workers::worker::Worker;
 
 impl Pager {
@@ -46,6 +46,8 @@ impl Pager {
         let request = if able { CHILD_READY } else { CHILD_PLAIN };
         let orphaned = self.await_release(request);
         // SAFETY: the caller's.
+        unsafe { self.guard_again() };
+        // SAFETY: the caller's.
         unsafe { self.freeze.deferred.force_unlock() };
         let events = self.fork.handover().events();
         if let Some(events) = events {
@@ -74,15 +76,32 @@ impl Pager {
             for (start, end) in wiped::marked() {
                 self.discarded(start, end);
             }
-            // Who installed them in the parent is not here.
-            for (start, end) in core::mem::take(&mut *self.fork.guarded.lock()) {
-                self.discarded(start, end);
+            // Who covered them in the parent is not here.
+            for range in core::mem::take(&mut *self.fork.covered.lock()) {
+                self.discarded(range.start, range.end);
             }
         }));
         if caught_up.is_err() {
             self.restore_alone();
         }
         caught_up.is_ok()
+    }
+
+    /// In a child that has its memory: installs guards again that its parent was installing. Until the books
+    /// know of them, content may come back over guards. The parent takes that away by installing them once more,
+    /// but a copy may have been made before.
+    ///
+    /// # Safety
+    /// In a child, by its only thread.
+    pub unsafe fn guard_again(&self) {
+        // SAFETY: who looked at the list in the parent is not here, and nobody changed it.
+        unsafe { self.fork.covered.force_unlock() };
+        for range in self.fork.covered.lock().iter().filter(|range| range.by_guards) {
+            // SAFETY: what lay there is discarded, as the kernel has done before. It refuses only where the
+            // program has unmapped some of it meanwhile.
+            let _ =
+                unsafe { sys::madvise(range.start, range.end - range.start, MADV_GUARD_INSTALL) };
+        }
     }
 
     /// In a child under a filter on system calls: waits until it has all its memory. Makes no
@@ -256,7 +275,9 @@ fn orphan_lost() -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fork::Covered;
     use crate::pager::fixture::{pager, place};
+    use crate::sys::PAGE;
 
     /// Its owner was not copied: nothing certain is known of the page.
     #[test]
@@ -283,6 +304,36 @@ mod tests {
         assert_eq!(seen.counters.stored_pages.load(Relaxed), 6);
         assert_eq!(seen.counters.promotions.load(Relaxed), 0);
         assert!(core::ptr::eq(pager.stats(), seen));
+    }
+
+    /// The parent was between installing them and taking away what had come back over them.
+    #[test]
+    #[cfg_attr(miri, ignore = "advice that nobody takes")]
+    fn content_over_guards_that_a_parent_was_installing_is_no_childs() {
+        const MADV_GUARD_REMOVE: i32 = 103;
+        let pager = pager(1);
+        let at = sys::map_private(3 * PAGE).expect("address space");
+        let byte = |page: usize| (at + page * PAGE) as *mut u8;
+        (0..3).for_each(|page| {
+            // SAFETY: within the mapping.
+            unsafe { byte(page).write(1) };
+            let (start, end) = (at + page * PAGE, at + (page + 1) * PAGE);
+            pager.fork.covered.lock().push(Covered { start, end, by_guards: page == 1 });
+        });
+        // Whoever holds it in the parent is not here.
+        core::mem::forget(pager.fork.covered.lock());
+        // SAFETY: nobody else has this pager.
+        unsafe { pager.guard_again() };
+        // SAFETY: within the mapping; takes guards away, if there are any.
+        if unsafe { sys::madvise(at + PAGE, PAGE, MADV_GUARD_REMOVE) }.is_err() {
+            println!("this kernel has no guards: NOT shown");
+            return;
+        }
+        // SAFETY: within the mapping, without guards.
+        let left = [0, 1, 2].map(|page| unsafe { byte(page).read() });
+        assert_eq!(left, [1, 0, 1], "shared memory stays");
+        // SAFETY: ours.
+        unsafe { sys::munmap(at, 3 * PAGE) }.expect("unmapped");
     }
 
     #[test]

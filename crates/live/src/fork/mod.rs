@@ -87,6 +87,18 @@ const DESCRIPTORS: u64 = 16;
 /// Ranges that can be noted to be managed after a fork.
 const LATE: usize = 256;
 
+/// A range whose content the kernel has discarded without telling of it: guards (`MADV_GUARD_INSTALL`) or
+/// shared memory (`SHM_REMAP`) cover it now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Covered {
+    /// The first address.
+    pub start: usize,
+    /// The address behind the last.
+    pub end: usize,
+    /// Whether guards do.
+    pub by_guards: bool,
+}
+
 /// What the parent's and the child's threads need to know of a fork.
 ///
 /// Many fields, since all of it is one static that a child resets in one place (`fork::reset`).
@@ -110,9 +122,9 @@ pub struct ForkState {
     /// Whether the thread that forks is under a filter on system calls that we are not under,
     /// and so will be its child: that may make none of the calls that a pager needs.
     filtered: AtomicBool,
-    /// Ranges whose content the kernel has discarded under guards (`MADV_GUARD_INSTALL`) or shared memory
-    /// (`SHM_REMAP`), and of which our books do not know that yet. They change only between copies.
-    pub guarded: SpinLock<Vec<(usize, usize)>>,
+    /// Ranges whose content the kernel has discarded, and of which our books do not know that yet. They
+    /// change only between copies.
+    pub covered: SpinLock<Vec<Covered>>,
     /// While set, threads that are about to change the address space had better wait: what they
     /// do would have to be remembered until the fork is over.
     pub(crate) gate: AtomicU32,
@@ -149,7 +161,7 @@ impl ForkState {
             done: AtomicU32::new(0),
             parent: AtomicI32::new(0),
             filtered: AtomicBool::new(false),
-            guarded: SpinLock::new(Vec::new()),
+            covered: SpinLock::new(Vec::new()),
             gate: AtomicU32::new(0),
             hold_until: AtomicU64::new(0),
             sure: AtomicUsize::new(0),

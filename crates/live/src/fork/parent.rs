@@ -329,10 +329,10 @@ impl Pager {
         drop(self.reading.lock());
     }
 
-    /// Whether a forked child is to find an address empty (`MADV_WIPEONFORK`), or guarded.
+    /// Whether a forked child is to find an address empty (`MADV_WIPEONFORK`), or covered.
     pub fn is_wiped(&self, address: usize) -> bool {
         wiped::is_marked((address, address + 1))
-            || self.fork.guarded.lock().iter().any(|range| (range.0..range.1).contains(&address))
+            || self.fork.covered.lock().iter().any(|it| (it.start..it.end).contains(&address))
     }
 
     /// Brings in everything that is absent in a child, of which the only thread is in our wrapper.

@@ -130,7 +130,7 @@ const RESET_FIELDS: &[(&str, &str)] = &[
     ("fork.reserve", "it is the parent's, too: `keep_apart`"),
     ("fork.late_count", "what was asked for is managed: `manage_late`"),
     ("fork.turn", "taken by the thread that forked"),
-    ("fork.guarded", "lock; nothing changes it while somebody forks; then they are discarded"),
+    ("fork.covered", "lock; nothing changes it while somebody forks; then they are discarded"),
     ("freeze.brought_in", "lock; what it noted is in the parent"),
     ("freeze.deferred", "lock; events that hold for the child are carried out"),
     ("freeze.reasons", "the child's own threads may change everything"),

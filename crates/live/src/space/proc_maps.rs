@@ -414,14 +414,13 @@ mod tests {
     /// make room for it.
     #[test]
     fn guards_are_not_present_in_ranges_of_any_size() {
-        const MADV_GUARD_INSTALL: libc::c_int = 102;
         for pages in [16, SPARSE / PAGE] {
             let at = crate::sys::map_private(pages * PAGE).expect("address space");
             // SAFETY: within the mapping; the guards take content that nobody needs.
             let installed = unsafe {
                 (at as *mut u8).write(1);
                 ((at + 9 * PAGE) as *mut u8).write(1);
-                crate::sys::madvise(at + 2 * PAGE, 6 * PAGE, MADV_GUARD_INSTALL)
+                crate::sys::madvise(at + 2 * PAGE, 6 * PAGE, crate::sys::MADV_GUARD_INSTALL)
             };
             let pagemap = Pagemap::open();
             // Linux 6.12 and older have none; 6.13 and 6.14 do not say which pages they are.

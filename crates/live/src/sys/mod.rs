@@ -33,6 +33,10 @@ use libc::{c_int, c_long, c_void};
 /// Base page size. x86-64 has no other.
 pub const PAGE: usize = 4096;
 
+/// `madvise(2)`: guards instead of content, whoever touches them gets a signal (Linux 6.13;
+/// `linux/mman.h`).
+pub const MADV_GUARD_INSTALL: c_int = 102;
+
 /// The last error number.
 pub fn errno() -> i32 {
     // SAFETY: returns this thread's own variable.
