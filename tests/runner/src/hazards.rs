@@ -122,13 +122,14 @@ const LINKED: &[(&str, &[&str])] = &[
 const UNSPILLED: [&str; 1] = ["namespaces_left"];
 
 /// Programs of which Terrace rightly says something, and what.
-const SAYS: [(&str, &str); 8] = [
+const SAYS: [(&str, &str); 9] = [
     ("fork_beside_raw", "a forked child goes on without Terrace"),
     ("fork_during_calls", "a forked child goes on without Terrace"),
     ("fork_during_wipes", "a forked child goes on without Terrace"),
     ("fork_raw", "a forked child goes on without Terrace"),
     ("fork_raw_changes", "a forked child goes on without Terrace"),
     ("fork_unknown", "a forked child goes on without Terrace"),
+    ("fork_while_guards", "a forked child goes on without Terrace"),
     ("madvise_fork", "a forked child goes on without Terrace"),
     // Nobody may make a file in root's folder, nor find it from another root.
     ("user_changes_first", "the spill file is not used: "),
